@@ -1,6 +1,7 @@
-/* columns.c: kernel tables of columns.cu, one kernel for 8, 16, 32, 64 and 128 columns of each op, and of columns_warp.cu and
- * columns_shared.cu.
+/* columns.c: kernel tables of columns.cu, one kernel for 8, 16, 32, 64 and 128 columns of each op, and of columns_warp.cu,
+ * columns_shared.cu and columns_dense.cu.
  */
+#include "columns_dense.h"
 #include "columns_shared.h"
 #include "family.h"
 #include "products.h"
@@ -239,6 +240,39 @@ static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->shared = (uint32_t)(warp_bytes(c, k) - WARP_STATIC);
 }
 
+/* Of columns_dense.cu. A sum's parts are those of columns_warp.cu: a chunk of 16-bit weights takes as long to read as a packed one to
+ * dequantize. */
+static const char *check_dense_warp(const gpu_call *c, const gpu_traits *t, uint32_t mode, int columns) {
+    const char *fault = cuda_dense_fault(c, mode);
+    if (fault)
+        return fault;
+    if (t->arch < LEAST_ARCH || t->arch == HOPPER_ARCH || t->shared < columns_dense_bytes(columns) + WARP_STATIC)
+        return "it is made for devices without wgmma, from compute capability 8.0 on";
+    return c->v[0].shape[0] >= LEAST && c->v[0].shape[0] <= WARP_COLUMNS && warp_columns(c->v[0].shape[0]) == columns
+               ? 0
+               : "it is made for another number of columns";
+}
+
+static warp_cut dense_cut(const gpu_call *c, const gpu_traits *t) {
+    return warp_cut_of(c, warp_columns(c->v[0].shape[0]), 1, t->units);
+}
+
+static uint64_t scratch_dense_warp(const gpu_call *c, const gpu_traits *t) {
+    return warp_scratch(c, warp_columns(c->v[0].shape[0]), 1, dense_cut(c, t));
+}
+
+static void grid_dense_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    warp_cut cut = dense_cut(c, t);
+    g->groups[0] = (uint32_t)cut.rows;
+    g->groups[1] = (uint32_t)cut.parts;
+    g->threads = WARP_THREADS;
+    g->shared = (uint32_t)columns_dense_bytes(warp_columns(c->v[0].shape[0]));
+}
+
+#define WARP_DENSE_CHECK(name, mode, columns)                                                                          \
+    static const char *name##_dense_warp_##columns(const gpu_call *c, const gpu_traits *t) {                           \
+        return check_dense_warp(c, t, mode, columns);                                                                  \
+    }
 #define WARP_CHECK(name, mode, columns, tiles)                                                                         \
     static const char *name##_warp_##columns##_##tiles(const gpu_call *c, const gpu_traits *t) {                       \
         return check_warp(c, t, mode, (warp_kind){columns, tiles});                                                    \
@@ -248,7 +282,11 @@ static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     WARP_CHECK(name, mode, 16, 1)                                                                                      \
     WARP_CHECK(name, mode, 32, 1)                                                                                      \
     WARP_CHECK(name, mode, 64, 1)                                                                                      \
-    WARP_CHECK(name, mode, 64, 2) WARP_CHECK(name, mode, 128, 1) WARP_CHECK(name, mode, 256, 1)
+    WARP_CHECK(name, mode, 64, 2)                                                                                      \
+    WARP_CHECK(name, mode, 128, 1)                                                                                     \
+    WARP_CHECK(name, mode, 256, 1)                                                                                     \
+    WARP_DENSE_CHECK(name, mode, 8)                                                                                    \
+    WARP_DENSE_CHECK(name, mode, 16) WARP_DENSE_CHECK(name, mode, 32) WARP_DENSE_CHECK(name, mode, 64)
 WARP_CHECKS(plain, 0)
 WARP_CHECKS(add, PRODUCT_ADD)
 WARP_CHECKS(gated, PRODUCT_GATED)
@@ -264,12 +302,21 @@ WARP_CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
      .mode = mode_,                                                                                                    \
      .launch = {{"columns_convert", grid_convert, 1}, {kernel, grid_warp, 1}},                                         \
      .counters = 4 * WARP_COUNTERS}
+#define WARP_DENSE_ENTRY(op_, name, mode_, columns)                                                                    \
+    {.op = op_,                                                                                                        \
+     .check = name##_dense_warp_##columns,                                                                             \
+     .scratch = scratch_dense_warp,                                                                                    \
+     .mode = mode_,                                                                                                    \
+     .launch = {{"columns_convert", grid_convert, 1}, {"columns_dense_warp_" #columns, grid_dense_warp, 1}},           \
+     .counters = 4 * WARP_COUNTERS}
 #define WARP_ENTRIES(op, name, mode)                                                                                   \
     WARP_ENTRY(op, name, mode, 8_1, "columns_warp_8_1"), WARP_ENTRY(op, name, mode, 16_1, "columns_warp_16_1"),        \
         WARP_ENTRY(op, name, mode, 32_1, "columns_warp_32_1"), WARP_ENTRY(op, name, mode, 64_1, "columns_warp_64_1"),  \
         WARP_ENTRY(op, name, mode, 64_2, "columns_warp_64_2"),                                                         \
         WARP_ENTRY(op, name, mode, 128_1, "columns_shared_128"),                                                       \
-        WARP_ENTRY(op, name, mode, 256_1, "columns_shared_256")
+        WARP_ENTRY(op, name, mode, 256_1, "columns_shared_256"), WARP_DENSE_ENTRY(op, name, mode, 8),                  \
+        WARP_DENSE_ENTRY(op, name, mode, 16), WARP_DENSE_ENTRY(op, name, mode, 32),                                    \
+        WARP_DENSE_ENTRY(op, name, mode, 64)
 
 const gpu_kernel cuda_warp_kernels[] = {
     WARP_ENTRIES("norm_linear", normed, PRODUCT_NORM),
