@@ -121,16 +121,7 @@ template <int N> static __device__ __forceinline__ void columns_dense_warp(const
         dense_step<N>(weights_at + s % DENSE_STEPS * DENSE_STEP, columns_at + s % DENSE_STEPS * STEP, halves, d);
     }
     copies_wait<0>();
-    if (parts > 1 && !columns_exchange(c, blockIdx.x, gridDim.x, d))
-        return;
-    __syncthreads(); /* the stages have been read: the sums reuse their memory */
-    constexpr int stride = DENSE_ROWS + 4;
-    float *to = (float *)shared + warp * TILE_ROWS + lane / 4;
-#pragma unroll
-    for (int i = 0; i < N / 2; i++)
-        to[(i / 4 * 8 + lane % 4 * 2 + i % 2) * stride + i % 4 / 2 * 8] = d[i];
-    __syncthreads();
-    columns_finish(c, (const float *)shared, where, stride, 2, 1, 0, now);
+    columns_end<N>(c, shared, where, now, d);
 }
 
 #define COLUMNS_DENSE(N)                                                                                               \

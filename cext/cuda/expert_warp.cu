@@ -20,13 +20,6 @@ static_assert(EXPERT_NARROW == 32 && EXPERT_WARP_WIDE == 64, "pairs of a tile");
 EXPERT_LIST(32)
 EXPERT_LIST(64)
 
-/* Bytes of the launch's dynamic shared memory, from which follows how it is divided. */
-static __device__ __forceinline__ int launched_bytes() {
-    int bytes;
-    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
-    return bytes;
-}
-
 /* Where this warp's weights are fetched from: a chunk of a piece of work, ahead of the one that is multiplied. The next piece's expert is
  * loaded a piece ahead, because it is far away. */
 template <class F> struct warp_weights {

@@ -20,6 +20,13 @@ static __device__ __forceinline__ void store_16(uint32_t to, uint4 x) {
                  : "memory");
 }
 
+/* Bytes of the launch's dynamic shared memory, from which follows how it is divided. */
+static __device__ __forceinline__ int launched_bytes() {
+    int bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    return bytes;
+}
+
 /* --- barriers in shared memory */
 
 static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {

@@ -50,8 +50,10 @@ def test_packed_products_of_any_number_of_columns_have_a_fast_kernel(dry_card: D
             one = product(op, format, tokens, 512, 256)
             packed = weights_of(one)
             found = kernel_of(dry_card, op, one, packed)
-            several = ("columns_convert+columns_warp_", "columns_convert+columns_shared_")
+            several = tuple(f"columns_convert+columns_{kind}_" for kind in ("chunk", "warp", "shared"))
             assert found.startswith("gemv" if tokens <= 4 else several), (tokens, found)
+            if tokens <= 16 or tokens > 32:  # of 32 columns where they fit beside the weights
+                assert ("chunk" in found) == (5 <= tokens <= 16), (tokens, found)
 
 
 def test_prompts_unpack_a_weight_once_for_256_columns(dry_card: Device) -> None:
@@ -67,7 +69,7 @@ def test_rows_too_long_for_gemv_are_for_warps(dry_card: Device) -> None:
     """Four columns of 14,336 numbers take 123 KB beside the rings."""
     for format in ("q4_k", "q8_0"):
         found = kernel_of(dry_card, "linear", product("linear", format, 4, 14336, 64), (1, 2))
-        assert found == "columns_convert+columns_warp_8_1"
+        assert found == "columns_convert+columns_chunk_8"
 
 
 def test_groups_of_eight_waves_serve_where_those_of_sixteen_find_no_room(dry_card: Device) -> None:
