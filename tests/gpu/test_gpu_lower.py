@@ -145,11 +145,8 @@ def test_prompts_of_mixtures_have_tiles_of_pairs_for_every_format(
 ) -> None:
     """Few pairs of token and expert have groups of their own; narrow tiles are for few pairs of an expert."""
     weights = tuple(range(1, 1 + GATED[op]))
-    for tokens, found in (
-        (8, "experts_few"),
-        (100, "expert_list_32+expert_warp_32"),
-        (400, "expert_list_64"),
-    ):
+    tiles = {n: f"expert_list_{n}+expert_warp_{n}_{format}" for n in (32, 64)}
+    for tokens, found in ((8, f"experts_few_{format}"), (100, tiles[32]), (400, tiles[64])):
         kernel = kernel_of(dry_card, op, mixture(op, format, tokens, 512, 64, (4, 32)), weights)
         assert kernel == found, tokens
 
