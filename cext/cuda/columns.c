@@ -238,7 +238,7 @@ static const char *able_warp(const gpu_call *c, const gpu_traits *t, uint32_t mo
         return "it is made for devices without wgmma, from compute capability 8.0 on";
     if (c->v[0].shape[0] < 2 || c->v[0].shape[0] > WARP_TOKENS)
         return "it is made for 2 to 8,192 columns";
-    if (!kind.tiles && warp_columns(c->v[0].shape[0]) != kind.columns)
+    if (!kind.tiles && (c->v[0].shape[0] > kind.columns || warp_columns(c->v[0].shape[0]) != kind.columns))
         return "it is made for another number of columns";
     return warp_fits(&moded, t, kind) ? 0 : "the device has too little memory for a group";
 }
@@ -276,6 +276,7 @@ static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g, warp_
 WARP_KIND(8, 0)
 WARP_KIND(16, 0)
 WARP_KIND(32, 0)
+WARP_KIND(64, 0)
 WARP_KIND(8, 1)
 WARP_KIND(16, 1)
 WARP_KIND(32, 1)
@@ -328,6 +329,7 @@ static void grid_dense_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g)
     WARP_CHECK(name, mode, 8, 0)                                                                                       \
     WARP_CHECK(name, mode, 16, 0)                                                                                      \
     WARP_CHECK(name, mode, 32, 0)                                                                                      \
+    WARP_CHECK(name, mode, 64, 0)                                                                                      \
     WARP_CHECK(name, mode, 8, 1)                                                                                       \
     WARP_CHECK(name, mode, 16, 1)                                                                                      \
     WARP_CHECK(name, mode, 32, 1)                                                                                      \
@@ -362,9 +364,10 @@ WARP_CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
      .counters = 4 * WARP_COUNTERS}
 #define WARP_ENTRIES(op, name, mode)                                                                                   \
     WARP_ENTRY(op, name, mode, 8_0, "columns_chunk_8"), WARP_ENTRY(op, name, mode, 16_0, "columns_chunk_16"),          \
-        WARP_ENTRY(op, name, mode, 32_0, "columns_chunk_32"), WARP_ENTRY(op, name, mode, 8_1, "columns_warp_8_1"),     \
-        WARP_ENTRY(op, name, mode, 16_1, "columns_warp_16_1"), WARP_ENTRY(op, name, mode, 32_1, "columns_warp_32_1"),  \
-        WARP_ENTRY(op, name, mode, 64_1, "columns_warp_64_1"), WARP_ENTRY(op, name, mode, 64_2, "columns_warp_64_2"),  \
+        WARP_ENTRY(op, name, mode, 32_0, "columns_chunk_32"), WARP_ENTRY(op, name, mode, 64_0, "columns_chunk_64"),    \
+        WARP_ENTRY(op, name, mode, 8_1, "columns_warp_8_1"), WARP_ENTRY(op, name, mode, 16_1, "columns_warp_16_1"),    \
+        WARP_ENTRY(op, name, mode, 32_1, "columns_warp_32_1"), WARP_ENTRY(op, name, mode, 64_1, "columns_warp_64_1"),  \
+        WARP_ENTRY(op, name, mode, 64_2, "columns_warp_64_2"),                                                         \
         WARP_ENTRY(op, name, mode, 128_1, "columns_shared_128"),                                                       \
         WARP_ENTRY(op, name, mode, 256_1, "columns_shared_256"), WARP_DENSE_ENTRY(op, name, mode, 8),                  \
         WARP_DENSE_ENTRY(op, name, mode, 16), WARP_DENSE_ENTRY(op, name, mode, 32),                                    \

@@ -1,4 +1,4 @@
-/* columns_chunk.cu: products of packed weights with up to 32 columns, in bf16 with float32 accumulators, by mma.sync: for devices without
+/* columns_chunk.cu: products of packed weights with up to 64 columns, in bf16 with float32 accumulators, by mma.sync: for devices without
  * wgmma.
  *
  * It is columns_warp.cu, with the same bits, but the warps of a group meet once for a chunk of 256 elements of K, not at every step of 64:
@@ -91,10 +91,11 @@ template <int N> static __device__ __forceinline__ void columns_chunk(const gpu_
 }
 
 #define COLUMNS_CHUNK(N)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(WARP_THREADS, 2)                                                      \
+    extern "C" __global__ void __launch_bounds__(WARP_THREADS, N > 32 ? 1 : 2)                                         \
         columns_chunk_##N(const __grid_constant__ gpu_call c) {                                                        \
         columns_chunk<N>(c);                                                                                           \
     }
 COLUMNS_CHUNK(8)
 COLUMNS_CHUNK(16)
 COLUMNS_CHUNK(32)
+COLUMNS_CHUNK(64)
