@@ -32,6 +32,11 @@ __global__ void fill_blocks(uint8_t *to, int64_t blocks, int bytes, int number, 
             p[0] = 118 + p[0] % 4;
             continue;
         }
+        if (number == 2003) { /* I8_G128: a float */
+            const float d = 3e-4f * (0.5f + noise(seed, b * 4096 + 3000) * 2.3283064e-10f);
+            memcpy(p, &d, 4);
+            continue;
+        }
         for (int k = 0; k < 2 && at[k] >= 0; k++) {
             const float base = k_like                         ? (k ? 7e-4f : 1e-4f)
                                : number == 14 || number == 23 ? 2e-5f

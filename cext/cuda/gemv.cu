@@ -12,6 +12,10 @@
  */
 #include "gemv_group.cuh"
 
+#ifndef GEMV_ASKED_ALL /* what a wave's lane does once it has asked for all its chunks: nothing, but in bench/gpu_kernels */
+#define GEMV_ASKED_ALL(c)
+#endif
+
 template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     extern __shared__ __align__(128) char shared[];
     int wave = threadIdx.x / 32, lane = threadIdx.x % 32, most = c.v[0].shape[0];
@@ -45,6 +49,9 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
         ahead.next(team, way, p.chunks, together);
         if (ahead.tile != before && ahead.tile < n_tiles)
             next = m.tile(c, ahead.tile, p.chunks);
+        if (ahead.tile >= n_tiles) {
+            GEMV_ASKED_ALL(c)
+        }
     };
     if (wave_asks())
         for (int i = 0; i < p.stages && ahead.tile < n_tiles; i++)

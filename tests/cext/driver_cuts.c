@@ -1,8 +1,8 @@
-/* driver_cuts.c: how a GPU's products of few columns are cut into groups (cext/cuda/columns.h), for matrices of any size: what the
+/* driver_cuts.c: how a GPU's products of few columns are cut into groups (cext/cuda/columns.h, columns_half.h), for matrices of any size: what the
  * kernels count on, without a GPU. */
 #include "harness.h"
 
-#include "../../cext/cuda/columns.h"
+#include "../../cext/cuda/columns_half.h"
 
 enum { MULTIPROCESSORS = 132, SHARED = 227 << 10, BARRIERS = 128 /* bytes that a ring's barriers have */ };
 
@@ -44,10 +44,47 @@ static void one_cut(const gpu_call *c, int weights) {
           r.bytes);
 }
 
+/* The same of columns_half.cu, where it takes the product: a group has its part of the activations, a warp for each turn and pair of
+ * tiles, and the kernel reads the number of teams from that of its threads. */
+static void one_half(const gpu_call *c, int weights) {
+    const int columns = half_columns(c->v[0].shape[0]), gated = c->mode & PRODUCT_GATED ? 1 : 0;
+    const columns_cut cut = half_cut_of(c, MULTIPROCESSORS);
+    int blocks = 0, chunks, good, warps, turns;
+    half_room r;
+    if (!cut.teams) {
+        CHECK(packed_chunks(&c->v[1]) > COLUMNS_PARTS, "%d columns, K %d: no partition", columns, c->v[1].shape[1]);
+        return;
+    }
+    for (int i = 0; i < (gated ? 1 : weights); i++)
+        blocks += columns_blocks(&c->v[2 + i]);
+    chunks = half_chunks(c, cut.parts);
+    r = half_room_of(columns, chunks, cut.teams, columns_bytes(c));
+    warps = HALF_WARPS_OF(columns), turns = HALF_TURNS_OF(columns, cut.teams);
+    good = cut.teams > gated && cut.teams <= HALF_TEAMS_OF(columns) && cut.parts > 0 && cut.parts <= COLUMNS_PARTS;
+    good = good && cut.groups * (cut.teams >> gated) >= blocks && (cut.groups - 1) * (cut.teams >> gated) < blocks;
+    good = good && turns * 2 * cut.teams == warps &&
+           1 << (HALF_THREADS_OF(columns, cut.teams) / 32 - warps - 2) == cut.teams;
+    good = good && r.stages >= 2 && r.stages <= HALF_STAGES && r.weights >= chunks * half_chunk_bytes(columns) &&
+           r.weights % 128 == 0;
+    good = good && r.bars >= r.weights + r.stages * r.weight && r.bars % 8 == 0 &&
+           r.teams >= r.bars + 16 * HALF_STAGES + 8 * chunks;
+    good = good && r.bars >= turns * columns * (cut.teams * COLUMNS_ROWS + 4) * 4 && r.teams % 16 == 0 &&
+           r.bytes <= SHARED;
+    CHECK(good, "half, %d columns, K %d, mode %u, %d blocks of %d bytes: %d teams, %d parts, %d groups, %d bytes",
+          columns, c->v[1].shape[1], c->mode, blocks, columns_bytes(c), cut.teams, cut.parts, cut.groups, r.bytes);
+}
+
+/* A call's partitions, of columns_half.cu where the format is its own. */
+static void cuts_of(const gpu_call *c, int format, int weights) {
+    one_cut(c, weights);
+    if (format >= 12 && format <= 14 && c->v[0].shape[0] <= HALF_MOST)
+        one_half(c, weights);
+}
+
 void test_cuts(void) {
     static const int widths[] = {32, 256, 896, 2048, 4096, 14336, 53248},
                      heights[] = {1, 64, 1000, 4096, 28672, 256000};
-    static const int formats[] = {12, 13, 14, 8, 2, 39, F16, BF16};
+    static const int formats[] = {12, 13, 14, 8, 2, 39, 2003, F16, BF16};
     for (int tokens = 5; tokens <= COLUMNS_MOST; tokens += 1 + tokens / 8)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
             for (size_t h = 0; h < sizeof heights / sizeof *heights; h++)
@@ -55,10 +92,10 @@ void test_cuts(void) {
                     const int rows[3] = {heights[h], heights[h], heights[h] / 4 + 1},
                               same[3] = {formats[f], formats[f], formats[f]};
                     gpu_call c = product(tokens, widths[w], PRODUCT_ADD, rows, same, 1);
-                    one_cut(&c, 1);
+                    cuts_of(&c, formats[f], 1);
                     c = product(tokens, widths[w], PRODUCT_GATED | PRODUCT_NORM, rows, same, 2);
-                    one_cut(&c, 2);
+                    cuts_of(&c, formats[f], 2);
                     c = product(tokens, widths[w], 0, rows, same, 3);
-                    one_cut(&c, 3);
+                    cuts_of(&c, formats[f], 3);
                 }
 }
