@@ -283,14 +283,14 @@ static double time_of(problem &p, const entry &e, int copies, int only = -1) {
     return us;
 }
 
-/* The same kernel in groups of four warps, `groups` of them on a multiprocessor; false: there is no room. */
-static bool smaller_groups(entry &e, const gpu_call &c, int most, int groups) {
-    const int limit = groups == 1 ? traits.shared : traits.shared / groups - 1024;
-    const int bytes = expert_warp_room_of(most, EXPERT_WARPS_FEW, packed_bytes(c.v[2].format), limit).bytes;
+/* The same kernel in `groups` groups of so many warps on a multiprocessor; false: there is no room. */
+static bool regroup(entry &e, const gpu_call &c, int most, int warps, int groups) {
+    const int limit = groups == 1 ? traits.shared : (traits.shared + 1024) / groups - 1024;
+    const int bytes = expert_warp_room_of(most, warps, packed_bytes(c.v[2].format), limit).bytes;
     gpu_grid &g = e.grids.back();
     if (bytes > limit)
         return false;
-    g.groups[0] = (uint32_t)(traits.units * groups), g.threads = 32 * EXPERT_WARPS_FEW, g.shared = (uint32_t)bytes;
+    g.groups[0] = (uint32_t)(traits.units * groups), g.threads = 32 * warps, g.shared = (uint32_t)bytes;
     return true;
 }
 
@@ -323,9 +323,11 @@ static void time_shape(const char *title, int experts, int used, int rows, int k
             if (e.functions.size() > 1)
                 printf(" (list %5.1f, %4.0f GB/s %3.0f T)", time_of(p, e, copies, 0), bytes / us * 1e-3,
                        flops / us * 1e-6);
-            for (int groups = 1; groups < 4 && traits.lowered && way > 1; groups++)
-                if (smaller_groups(e, p.c, way == 2 ? EXPERT_NARROW : EXPERT_WARP_WIDE, groups))
-                    printf(" 4x%d %.1f", groups, time_of(p, e, copies));
+            for (int groups = 0; groups < 4 && traits.lowered && way > 1; groups++)
+                if (regroup(e, p.c, way == 2 ? EXPERT_NARROW : EXPERT_WARP_WIDE,
+                            groups ? EXPERT_WARPS_FEW : EXPERT_WARPS, groups ? groups : 1))
+                    printf(" %dx%d %.1f", groups ? EXPERT_WARPS_FEW : EXPERT_WARPS, groups ? groups : 1,
+                           time_of(p, e, copies));
         }
         printf("\n");
         fflush(stdout);
@@ -343,8 +345,7 @@ int main(int count, char **args) {
         compare_bits();
     }
     if (what != "check" && what != "small" && what != "race") {
-        printf("microseconds: few, many, tiles of 32, tiles of %s; 4xN: groups of four warps, N of them\n",
-               arch ? "64" : "128");
+        printf("microseconds: few, many, tiles of 32, tiles of %s; WxN: N groups of W warps\n", arch ? "64" : "128");
         brief = what == "brief";
         for (routing how : {EVEN, SKEWED}) {
             if (brief && how == SKEWED)

@@ -168,28 +168,28 @@ static uint64_t scratch_wide(const gpu_call *c, const gpu_traits *t) {
 
 /* --- the same without wgmma: expert_warp.cu */
 
-static int warps_of(const gpu_call *c, const gpu_traits *t, int most) {
-    return expert_warps_of(most, packed_bytes(c->v[2].format), t->shared);
+static expert_warp_shape warp_shape(const gpu_call *c, const gpu_traits *t, int most) {
+    return expert_warp_shape_of(most, packed_bytes(c->v[2].format), t->shared);
 }
 
 static const char *able_warp(const gpu_call *c, const gpu_traits *t, uint32_t mode, int most) {
     const char *fault = fault_of(c, t, mode);
     if (fault)
         return fault;
-    if (t->arch < LEAST_ARCH || t->arch == HOPPER_ARCH || !warps_of(c, t, most))
+    if (t->arch < LEAST_ARCH || t->arch == HOPPER_ARCH || !warp_shape(c, t, most).warps)
         return "it is made for devices without wgmma, and more shared memory";
     return able_sorted(c, mode);
 }
 
+/* A third group makes up for tiles that are half as wide. */
 static const char *check_warp_narrow(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     const char *fault = able_warp(c, t, mode, EXPERT_NARROW);
-    return fault ? fault : narrow(c, MOST_NARROW_WARP);
+    return fault ? fault : narrow(c, warp_shape(c, t, EXPERT_NARROW).groups > 2 ? MOST_NARROW : MOST_NARROW_WARP);
 }
 
 static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int most) {
-    int warps = warps_of(c, t, most);
-    *g = grid_of(t->units, 1, 1, 32 * (uint32_t)warps,
-                 (uint64_t)expert_warp_room_of(most, warps, packed_bytes(c->v[2].format), t->shared).bytes);
+    expert_warp_shape s = warp_shape(c, t, most);
+    *g = grid_of((int64_t)t->units * s.groups, 1, 1, 32 * (uint32_t)s.warps, (uint64_t)s.bytes);
 }
 
 static void grid_warp_narrow(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
