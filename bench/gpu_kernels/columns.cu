@@ -1,9 +1,10 @@
 /* columns.cu: checks and times products of 2 to 64 columns on a GPU that passes for one of 8.0, 8.6 or 8.9: every kernel of the table that
  * can compute a call, beside each other.
  *
- * gcc -c -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers cext/cuda/columns.c cext/cuda/products.c
+ * gcc -c -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers cext/cuda/columns.c cext/cuda/products.c \
+ *     cext/cuda/prompt.c cext/kernels/table.c
  * nvcc -std=c++17 -O3 -arch=sm_90a -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers -o columns \
- *      bench/gpu_kernels/columns.cu columns.o products.o      (BUILD: where CMake built the C libraries)
+ *      bench/gpu_kernels/columns.cu columns.o products.o prompt.o table.o      (BUILD: where CMake built the C libraries)
  * columns BUILD/cext/cuda [check|time] [80|86|89]
  *
  * A check compares each number with a product in float64 of the file's blocks, within an NMSE of 5e-5, and the second run's bits with the
@@ -194,7 +195,7 @@ int main(int count, char **args) {
                    count > 3 ? atoi(args[3]) : 80);
     if (what != "time") {
         for (const char *f :
-             {"q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs", "mxfp4", "f16", "bf16"})
+             {"q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs", "mxfp4", "i8_g128", "f16", "bf16"})
             for (int tokens : {5, 8, 13, 32, 50})
                 for (const char *op : {"linear", "linear_swiglu"}) {
                     check(

@@ -323,11 +323,11 @@ static void time_shape(const char *title, int experts, int used, int rows, int k
             if (e.functions.size() > 1)
                 printf(" (list %5.1f, %4.0f GB/s %3.0f T)", time_of(p, e, copies, 0), bytes / us * 1e-3,
                        flops / us * 1e-6);
-            for (int groups = 0; groups < 4 && traits.lowered && way > 1; groups++)
-                if (regroup(e, p.c, way == 2 ? EXPERT_NARROW : EXPERT_WARP_WIDE,
-                            groups ? EXPERT_WARPS_FEW : EXPERT_WARPS, groups ? groups : 1))
-                    printf(" %dx%d %.1f", groups ? EXPERT_WARPS_FEW : EXPERT_WARPS, groups ? groups : 1,
-                           time_of(p, e, copies));
+            for (int groups = 0; groups < 4 && traits.lowered && way > 1; groups++) {
+                const int warps = groups ? (int)EXPERT_WARPS_FEW : (int)EXPERT_WARPS, each = groups ? groups : 1;
+                if (regroup(e, p.c, way == 2 ? 32 : 64, warps, each))
+                    printf(" %dx%d %.1f", warps, each, time_of(p, e, copies));
+            }
         }
         printf("\n");
         fflush(stdout);

@@ -224,9 +224,6 @@ static uint64_t scratch_warp_wide(const gpu_call *c, const gpu_traits *t) {
     static const char *warp_wide_##name(const gpu_call *c, const gpu_traits *t) {                                      \
         return able_warp(c, t, mode, EXPERT_WARP_WIDE);                                                                \
     }
-TILE_CHECKS(one, EXPERTS_ONE)
-TILE_CHECKS(gated, EXPERTS_GATED)
-TILE_CHECKS(head, EXPERTS_BY_HEAD)
 
 /* The checks of an op: kernels of one format, then of two. */
 #define CHECKS(name, mode)                                                                                             \
@@ -244,9 +241,6 @@ TILE_CHECKS(head, EXPERTS_BY_HEAD)
     static const char *many_mixed_##name(const gpu_call *c, const gpu_traits *t) {                                     \
         return check_many(c, t, mode);                                                                                 \
     }
-CHECKS(one, EXPERTS_ONE)
-CHECKS(gated, EXPERTS_GATED)
-CHECKS(head, EXPERTS_BY_HEAD)
 
 #define FEW(op_, name, mode_)                                                                                          \
     {.op = op_, .check = few_##name, .mode = mode_, .format_of = 2, .launch = {{"experts_few", grid_few, 1}}}, {       \
@@ -281,6 +275,13 @@ CHECKS(head, EXPERTS_BY_HEAD)
         .op = op_, .check = warp_wide_##name, .scratch = scratch_warp_wide, .mode = mode_, .format_of = 2,             \
         .launch = {{"expert_list_64", grid_list, 1, 1}, {"expert_warp_64", grid_warp_wide, 1}}                         \
     }
+
+TILE_CHECKS(one, EXPERTS_ONE)
+TILE_CHECKS(gated, EXPERTS_GATED)
+TILE_CHECKS(head, EXPERTS_BY_HEAD)
+CHECKS(one, EXPERTS_ONE)
+CHECKS(gated, EXPERTS_GATED)
+CHECKS(head, EXPERTS_BY_HEAD)
 
 const gpu_kernel cuda_expert_kernels[] = {
     FEW("expert_linear", one, EXPERTS_ONE),       TILES("expert_linear", one, EXPERTS_ONE),
