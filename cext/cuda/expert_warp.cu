@@ -213,8 +213,10 @@ template <class F, int MOST> static __device__ __forceinline__ void expert_warp(
 #ifndef EXPERT_FORMATS
 #define EXPERT_FORMATS TILE_FORMATS
 #endif
+/* The bounds give as many registers as three groups of four warps may have, which expert_warp_shape_of() counts on, and with 64 pairs
+ * as two. */
 #define EXPERT_WARP_32(f)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(32 * EXPERT_WARPS, 1)                                                 \
+    extern "C" __global__ void __launch_bounds__(3 * 32 * EXPERT_WARPS_FEW, 1)                                         \
         expert_warp_32_##f(const __grid_constant__ gpu_call c) {                                                       \
         expert_warp<tile_##f, 32>(c);                                                                                  \
     }
