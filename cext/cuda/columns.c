@@ -212,7 +212,7 @@ static warp_kind warp_kind_of(const gpu_call *c, const gpu_traits *t) {
     warp_kind best = {warp_columns(c->v[0].shape[0]), 1}, whole = {best.columns, 0};
     int64_t time;
     size_t i;
-    if (whole.columns <= CHUNK_COLUMNS && warp_fits(c, t, whole))
+    if (c->v[0].shape[0] <= whole.columns && warp_fits(c, t, whole))
         return whole;
     while (best.columns >= 8 && !warp_fits(c, t, best))
         best.columns /= 2;

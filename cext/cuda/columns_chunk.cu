@@ -1,9 +1,9 @@
 /* columns_chunk.cu: products of packed weights with up to 64 columns, in bf16 with float32 accumulators, by mma.sync: for devices without
  * wgmma.
  *
- * It is columns_warp.cu, with the same bits, but the warps of a group meet once for a chunk of 256 elements of K, not at every step of 64:
- * with so few columns a warp waits for the others longer than it multiplies. So activations come by whole chunks too, and a chunk's four
- * steps are one stretch of code.
+ * It is columns_warp.cu, with the same bits where K is cut alike, but the warps of a group meet once for a chunk of 256 elements of K, not
+ * at every step of 64: with so few columns a warp waits for the others longer than it multiplies. So activations come by whole chunks too,
+ * and a chunk's four steps are one stretch of code.
  */
 #include "columns_chunk.h"
 #include "columns_exchange.cuh"

@@ -4,10 +4,7 @@
 
 #include "columns_warp.h"
 
-enum {
-    CHUNK_COLUMNS = 32, /* up to so many it is the fastest; the kernel has up to WARP_COLUMNS */
-    CHUNK_STAGES = 3    /* of weights, at most; of activations there are two */
-};
+enum { CHUNK_STAGES = 3 /* of weights, at most; of activations there are two */ };
 
 /* Offsets in shared memory; activations lie at 0. weight, column: bytes of one stage. */
 typedef struct {
