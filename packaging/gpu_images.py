@@ -52,6 +52,7 @@ PTX = ("portable", "75")  # the source and the architecture of the fallback
 HIP_ARCHITECTURES = ("gfx906", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201")
 CLANGS = tuple(f"clang++-{n}" for n in (19, 20, 21, 22, 18))
 SPECIFIC = 90  # sources from here on are for sm_90a alone
+MANY = 1000  # above all architectures
 SECONDS = 3600  # for one compilation
 
 
@@ -172,22 +173,25 @@ def install(compiler: str, folder: Path) -> None:
             raise ImageError(f"{compiler} (nvidia-cuda-nvrtc-cu12 of PyPI) cannot be had here: {said}")
 
 
-def cuda_sources() -> list[tuple[str, int, int, tuple[str, ...]]]:
-    """(name, least, the one that is left out or 0, options) of each line of sources.txt."""
+def cuda_sources() -> list[tuple[str, int, range, tuple[str, ...]]]:
+    """(name, least, the ones that are left out, options) of each line of sources.txt."""
     lines = (CEXT / "cuda" / "sources.txt").read_text().splitlines()
-    rows = [line.split() for line in lines if line and not line.startswith("#")]
-    split = [(name, *least.partition("~")[::2], options) for name, least, *options in rows]
-    return [(name, int(least), int(but or 0), tuple(options)) for name, least, but, options in split]
+    out = []
+    for name, which, *options in (line.split() for line in lines if line and not line.startswith("#")):
+        least, sign, other = re.split(r"([~<])", which) if not which.isdecimal() else (which, "", "0")
+        but = range(int(other), int(other) + {"": 0, "~": 1, "<": MANY}[sign])
+        out.append((name, int(least), but, tuple(options)))
+    return out
 
 
-def wanted(least: int, but: int = 0, architectures: Sequence[str] = CUDA_ARCHITECTURES) -> list[str]:
+def wanted(least: int, but: range = range(0), architectures: Sequence[str] = CUDA_ARCHITECTURES) -> list[str]:
     """The architectures that a source is compiled for. Machine code runs on later ones of its major: that of
     8.0 on 8.6 and 8.9, of 10.0 on 10.3, of 12.0 on 12.1. So of each major the lowest is enough.
     """
     out: dict[int, str] = {}
     for arch in architectures:
         number = int(arch.rstrip("a"))
-        if number >= least and number != but and (least < SPECIFIC or arch == f"{SPECIFIC}a"):
+        if number >= least and number not in but and (least < SPECIFIC or arch == f"{SPECIFIC}a"):
             out.setdefault(number // 10, arch)
     return list(out.values())
 

@@ -22,7 +22,11 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     launch_next();
     matrices<SET> m(c);
     int units = m.gated ? m.all / 2 : m.all;
+#ifdef GEMV_STAGES
+    gemv_plan p = gemv_plan_staged(WAVES, GEMV_STAGES, m.bytes, most, packed_chunks(&c.v[1]));
+#else
     gemv_plan p = gemv_plan_of(WAVES, m.bytes, most, packed_chunks(&c.v[1]));
+#endif
     int n_tiles = 0; /* of this group */
     for (int at = blockIdx.x; at < units; at += gridDim.x)
         n_tiles += 1 + m.gated;
@@ -108,7 +112,7 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     }
 }
 
-#ifndef GEMV_NAME /* gemv_8.cu has another */
+#ifndef GEMV_NAME /* gemv_8.cu and gemv_7.cu have others */
 #define GEMV_NAME(f) gemv_##f
 #endif
 #define GEMV_KERNEL(f)                                                                                                 \

@@ -35,7 +35,7 @@ enum {
 };
 enum { DENSE_WAVES = 16, GEMV_WAVES = 16, GEMV_COLUMNS = 4, GEMV_MATRICES = 4 }; /* columns and matrices: at most */
 /* Waves of gemv_8.cu's groups, and the shared memory up to which they have a third stage. */
-enum { GEMV_FEW_WAVES = 8, GEMV_FEW_SHARED = 99 << 10 };
+enum { GEMV_FEW_WAVES = 8, GEMV_FEW_SHARED = 99 << 10, GEMV_OLD_STAGES = 1 /* of gemv_7.cu */ };
 
 #ifdef __CUDACC__
 /* The same as constant expressions: a switch would become branches at the start of every kernel. */
