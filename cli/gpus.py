@@ -21,6 +21,7 @@ VERSION = Path("/proc/driver/nvidia/version")
 DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 INSTALL = "install NVIDIA's driver{}, on Ubuntu by: sudo ubuntu-drivers install"
 LEAST_CAPABILITY = 75  # ten times what the kernels are written for
+MMA, HOPPER = 80, 90  # likewise, the families of cext/cuda/family.h
 
 
 class GpuRequirement(NamedTuple):
@@ -31,6 +32,27 @@ class GpuRequirement(NamedTuple):
     needed: bool  # without it no model runs on the GPU
     text: str
     mend: str = ""
+
+
+def image_text(variant: str, image: str) -> str:
+    """The image that a device loaded, and of an NVIDIA card the family of kernels that it gets by it, as in
+    ", image sm_80 (mma.sync)"; "": it has no images.
+    """
+    if not image:
+        return ""
+    found = re.fullmatch(r"(?:cuda|dry) (\d+)\.(\d)", variant)
+    if not found:
+        return f", image {image}"
+    capability = 10 * int(found[1]) + int(found[2])
+    if image.startswith("PTX"):
+        family = "portable kernels alone"
+    elif capability == HOPPER:
+        family = "wgmma"
+    elif capability >= MMA:
+        family = "mma.sync"
+    else:
+        family = "m8n8k16 for products and experts, other kernels portable"
+    return f", image {image} ({family})"
 
 
 def cards() -> int:

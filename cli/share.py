@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
+from satchel.cli.gpus import image_text
 from satchel.cli.issue_report import redacted
 from satchel.cli.machine import memory, processor, system, version
 from satchel.cli.tables import amount
@@ -46,7 +47,7 @@ def _facts(model: Model, about: dict[str, Any], arguments: Sequence[str]) -> Ite
 def device_text(device: Device) -> str:
     """The device's name, kernels and memory."""
     info = device.info()
-    image = f", image {info.image}" if info.image else ""
+    image = image_text(info.variant, info.image)
     total = f", {amount(info.memory_total)}" if info.memory_total else ""
     return f"{info.name}, {info.variant}{image}{total}, {info.threads} threads"
 

@@ -4,7 +4,8 @@ for this.
 
 A wheel's name and its WHEEL file promise systems, and what is in it has to hold to that: processor, versions
 of the C library and of the system, libraries that every such system has, the kernel sets of its target,
-and all images of a GPU where it has one (--gpu: it must, where its system has a driver for it).
+and all images of a GPU where it has one, each for the architecture that it is listed under (--gpu: it must
+have them where its system has a driver, and their sizes are printed).
 RECORD has to list exactly what is there. Each finding is a line; with any, the exit status is 1.
 """
 
@@ -34,6 +35,7 @@ from wheels import ROOT, TARGETS, Target
 # Bytes of a wheel without GPU images.
 MOST = {"satchel": 12_000_000, "satchel_model_40m": 40_000_000, stubs.PACKAGE: 20_000_000}
 MOST_OF_GPU = 100_000_000  # of one with them: what PyPI takes
+PACK = ROOT / "cext" / "gpu" / "pack.py"
 TOOLS = {"auditwheel": "auditwheel", "lief": "lief", "twine": "twine"}  # module: package
 LIBRARY = re.compile(r"satchel/cext/(?:lib)?satchel_(\w+)\.(so|dylib|dll)")
 SEARCH = "search"  # the library of the quantizer's searches, which is no backend
@@ -44,6 +46,8 @@ FOREIGN = {".gguf", ".c", ".cu", ".cuh", ".cpp", ".hip", ".metal", ".cmake", ".p
 ABSOLUTE = re.compile(rb"\0(/[\x20-\x7e]+\.(?:c|h|s|zig))\0")
 ENTRIES = {SEARCH: "search_entry"}
 ENTRY = "hal_backend_entry"  # of backends
+CUDA_ELF = 190  # the machine of NVIDIA's ELF files
+PTX_MOST = (8, 0)  # the version that drivers from 525 on read
 # Libraries that every system of a kind has.
 GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 MUSL = {"libc.so"}
@@ -92,7 +96,9 @@ def main(words: list[str]) -> int:
     shape = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
     parser.add_argument("--same", type=Path, metavar="FOLDER", help="another build, which has to be equal")
-    parser.add_argument("--gpu", action="store_true", help="GPU images are missing where they could be")
+    parser.add_argument(
+        "--gpu", action="store_true", help="GPU images are missing where they could be; sizes"
+    )
     parser.add_argument("wheels", nargs="*", type=Path, metavar="WHEEL", help="default: those of dist/")
     given = parser.parse_args(words)
     missing = sorted(TOOLS[name] for name in TOOLS if importlib.util.find_spec(name) is None)
@@ -113,6 +119,8 @@ def main(words: list[str]) -> int:
         here += lacking(wheel) if given.gpu else ()
         found += [f"{path.name}: {finding}" for finding in here]
         print(row(wheel, len(here)), flush=True)
+        for line in image_sizes(wheel) if given.gpu else ():
+            print(line, flush=True)
     found += alike(read)
     print("".join(f"{finding}\n" for finding in found), end="", file=sys.stderr)
     return 1 if found else 0
@@ -240,19 +248,61 @@ def contents(wheel: Wheel) -> Iterator[str]:
 
 
 def images(vendor: str, content: bytes) -> Iterator[str]:
-    """The GPU images in a library: whole, and all that packaging/gpu_images.py makes."""
-    pack = runpy.run_path(str(ROOT / "cext" / "gpu" / "pack.py"))
+    """The GPU images in a library: whole, all of packaging/gpu_images.py, each for its architecture."""
+    pack = runpy.run_path(str(PACK))
     at = content.find(pack["MAGIC"])
     if at < 0:
         yield "has no images"
         return
     try:
-        found = {(name, arch) for name, arch, image in pack["entries"](content[at:]) if image}
+        found = {(name, arch): image for name, arch, image in pack["entries"](content[at:]) if image}
     except (struct.error, zlib.error, UnicodeDecodeError) as error:
         yield f"its images are damaged: {error}"
         return
-    for name, arch in sorted(gpu_images.names(vendor) ^ found):
+    for name, arch in sorted(gpu_images.names(vendor) ^ found.keys()):
         yield f"{'an unknown' if (name, arch) in found else 'no'} image {name} for {arch}"
+    for (name, arch), image in found.items():
+        if vendor == "cuda" and (own := architecture(image)) != arch:
+            yield f"the image {name} for {arch} is {own or 'neither machine code nor PTX'}"
+        if vendor == "hip" and arch != "source":
+            lost = [one for one in arch.split() if f"amdhsa--{one}".encode() not in image]
+            yield from (f"the image {name} has no code object for {one}" for one in lost)
+
+
+def architecture(image: bytes) -> str:
+    """What an image of CUDA says that it is for, as lists of images name it, "" if it says nothing. PTX that
+    is too new for the oldest driver has its version behind the name.
+    """
+    if image[:4] == b"\x7fELF" and len(image) >= 64:
+        abi, machine, flags = image[8], *struct.unpack_from("<H28xI", image, 18)
+        # From ABI version 8 on, which machine code for 10.0 and later has, the number is in the second byte.
+        number, alone = (flags >> 8, flags & 0x8) if abi >= 8 else (flags, flags & 0x800)
+        return f"sm_{number & 0xFF}{'a' if alone else ''}" if machine == CUDA_ELF else ""
+    version = re.search(rb"^\.version (\d+)\.(\d+)", image, re.M)
+    target = re.search(rb"^\.target sm_(\w+)", image, re.M)
+    if not version or not target:
+        return ""
+    told = f"compute_{target[1].decode()}"
+    new = (int(version[1]), int(version[2])) > PTX_MOST
+    return f"{told} as PTX {version[1].decode()}.{version[2].decode()}" if new else told
+
+
+def image_sizes(wheel: Wheel) -> Iterator[str]:
+    """Number, bytes and bytes in the library of a wheel's images, by architecture."""
+    pack = runpy.run_path(str(PACK))
+    for vendor in wheel.gpus:
+        content = wheel.files[library_names(wheel)[vendor]]
+        at = content.find(pack["MAGIC"])
+        count = pack["HEAD"].unpack_from(content, at)[1] if at >= 0 else 0
+        entries = [
+            pack["ENTRY"].unpack_from(content, at + pack["HEAD"].size + i * pack["ENTRY"].size)
+            for i in range(count)
+        ]
+        rows = [
+            {"arch": arch.rstrip(b"\0").decode(), "bytes": raw, "deflated": stored}
+            for _, arch, _, _, _, stored, raw in entries
+        ]
+        yield from (f"            {vendor} {line}" for line in gpu_images.table(rows) if rows)
 
 
 def lacking(wheel: Wheel) -> Iterator[str]:

@@ -10,8 +10,10 @@ CUDA: NVRTC from PyPI, in two versions. Machine code made by 12.9 runs with ever
 version compatibility" of CUDA 12), but PTX runs only with drivers that know its version, so 12.0 makes that.
 HIP: clang++ with lld. Equal sources and compilers give equal bytes.
 
-What is compiled stays in FOLDER/parts, so a run that was broken off goes on where it was. --only makes an
-archive for some architectures, to try one card; packaging/check.py refuses a wheel with it.
+What is compiled stays in FOLDER/parts, so a run that was broken off goes on where it was, and machines can
+share the work: each makes --only some architectures, and one takes all their parts into its FOLDER/parts. A
+machine without a registry takes NVRTC where FOLDER/nvrtc-VERSION has it. An archive made by --only is for
+trying one card; packaging/check.py refuses a wheel with it.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ PTX = ("portable", "75")  # the source and the architecture of the fallback
 HIP_ARCHITECTURES = ("gfx906", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201")
 CLANGS = tuple(f"clang++-{n}" for n in (19, 20, 21, 22, 18))
 SPECIFIC = 90  # sources from here on are for sm_90a alone
+MANY = 1000  # above all architectures
 SECONDS = 3600  # for one compilation
 
 
@@ -144,42 +147,51 @@ def _sha(data: bytes) -> str:
 
 
 def nvrtc(version: str, folder: Path) -> Path:
-    """NVRTC of a version, from PyPI's wheel, which is installed into the folder at the first use."""
-    home = folder / f"nvrtc-{version}"
-    library = home / "nvidia" / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"
+    """Where NVRTC of a version lies in the folder once `install` has put it there."""
+    return folder / f"nvrtc-{version}" / "nvidia" / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"
+
+
+def install(compiler: str, folder: Path) -> None:
+    """Installs the NVRTC that a part names, from PyPI's wheel, unless the folder has it. ImageError if that
+    fails.
+    """
+    version = compiler.removeprefix("NVRTC ")
+    library = nvrtc(version, folder)
     if not library.is_file():
         wanted = folder / f"nvrtc-{version}.txt"
         hashes = " ".join(f"--hash=sha256:{h}" for h in HASHES[version])
         wanted.write_text(f"nvidia-cuda-nvrtc-cu12=={version} {hashes}\n")
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
         done = subprocess.run(
-            [*pip, "--require-hashes", "--target", home, "-r", wanted],
+            [*pip, "--require-hashes", "--target", folder / f"nvrtc-{version}", "-r", wanted],
             check=False,
             capture_output=True,
             text=True,
         )
         if done.returncode or not library.is_file():
             said = (done.stderr.strip().splitlines() or ["pip installed no library"])[-1]
-            raise ImageError(f"NVRTC {version} (nvidia-cuda-nvrtc-cu12 of PyPI) cannot be had here: {said}")
-    return library
+            raise ImageError(f"{compiler} (nvidia-cuda-nvrtc-cu12 of PyPI) cannot be had here: {said}")
 
 
-def cuda_sources() -> list[tuple[str, int, int, tuple[str, ...]]]:
-    """(name, least, the one that is left out or 0, options) of each line of sources.txt."""
+def cuda_sources() -> list[tuple[str, int, range, tuple[str, ...]]]:
+    """(name, least, the ones that are left out, options) of each line of sources.txt."""
     lines = (CEXT / "cuda" / "sources.txt").read_text().splitlines()
-    rows = [line.split() for line in lines if line and not line.startswith("#")]
-    split = [(name, *least.partition("~")[::2], options) for name, least, *options in rows]
-    return [(name, int(least), int(but or 0), tuple(options)) for name, least, but, options in split]
+    out = []
+    for name, which, *options in (line.split() for line in lines if line and not line.startswith("#")):
+        least, sign, other = re.split(r"([~<])", which) if not which.isdecimal() else (which, "", "0")
+        but = range(int(other), int(other) + {"": 0, "~": 1, "<": MANY}[sign])
+        out.append((name, int(least), but, tuple(options)))
+    return out
 
 
-def wanted(least: int, but: int = 0, architectures: Sequence[str] = CUDA_ARCHITECTURES) -> list[str]:
+def wanted(least: int, but: range = range(0), architectures: Sequence[str] = CUDA_ARCHITECTURES) -> list[str]:
     """The architectures that a source is compiled for. Machine code runs on later ones of its major: that of
     8.0 on 8.6 and 8.9, of 10.0 on 10.3, of 12.0 on 12.1. So of each major the lowest is enough.
     """
     out: dict[int, str] = {}
     for arch in architectures:
         number = int(arch.rstrip("a"))
-        if number >= least and number != but and (least < SPECIFIC or arch == f"{SPECIFIC}a"):
+        if number >= least and number not in but and (least < SPECIFIC or arch == f"{SPECIFIC}a"):
             out.setdefault(number // 10, arch)
     return list(out.values())
 
@@ -333,28 +345,40 @@ def chosen(parts: list[Part], only: Sequence[str]) -> list[Part]:
 
 def make(vendor: str, folder: Path, jobs: int, say: Callable[[str], None], only: Sequence[str] = ()) -> None:
     """Writes the vendor's archive and its list. only: the architectures, as Part has them; default: all.
-    ImageError for what cannot be compiled.
+    ImageError for what cannot be compiled, after everything else was.
     """
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     parts, driver = chosen(PARTS[vendor](folder), only), DRIVER if vendor == "cuda" else 0
+    if vendor == "cuda":
+        for compiler in sorted({part.compiler for part in parts if not part.file(folder).is_file()}):
+            install(compiler, folder)
+    failed: list[str] = []
 
     def one(part: Part) -> bytes:
-        data, seconds = compiled(part, folder)
+        try:
+            data, seconds = compiled(part, folder)
+        except ImageError as error:
+            failed.append(str(error))
+            say(f"{part.name:17} {part.arch:11} failed")
+            return b""
         say(f"{part.name:17} {part.arch:11} {len(data):10,} bytes {seconds:7.1f} s")
         return data
 
     with ThreadPoolExecutor(jobs) as pool:
         data = list(pool.map(one, parts))
-    pack = runpy.run_path(str(CEXT / "gpu" / "pack.py"))
+        if failed:
+            raise ImageError("\n".join(failed))
+        pack = runpy.run_path(str(CEXT / "gpu" / "pack.py"))
+        small = dict(zip(data, pool.map(pack["deflated"], data), strict=True))  # by image
     images = images_of(vendor, parts, data)
-    archive = pack["pack"](driver, images)
+    archive = pack["pack"](driver, images, lambda image: small.get(image) or pack["deflated"](image))
     rows = [
         {
             "name": p.name,
             "arch": p.arch,
             "compiler": p.compiler,
             "bytes": len(d),
-            "deflated": len(pack["deflated"](d)),
+            "deflated": len(small[d]),
         }
         for p, d in zip(parts, data, strict=True)
     ]

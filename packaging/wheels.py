@@ -115,8 +115,9 @@ def main(words: list[str]) -> int:
         if name != "model" and name not in TARGETS:
             parser.error(f"{name}: expected model or one of {', '.join(TARGETS)}")
     if given.gpu:
+        wanted = {v for name in given.targets or TARGETS if name != "model" for v in TARGETS[name].vendors}
         try:
-            for vendor in gpu_images.VENDORS:
+            for vendor in sorted(wanted):
                 gpu_images.check(given.gpu, vendor)
         except gpu_images.ImageError as error:
             parser.error(str(error))

@@ -68,6 +68,7 @@ def folder(tmp_path: Path, bundled_model: Path) -> Path:
     toy_checkpoint.write(checkpoint, "llama")
     shutil.copytree(ROOT / "examples" / "backend", tmp_path / "examples" / "backend")
     (tmp_path / "bundled.gguf").symlink_to(bundled_model)
+    (tmp_path / "bench").symlink_to(ROOT / "bench")
     return tmp_path
 
 
@@ -115,7 +116,7 @@ def test_a_page_runs(
     with ExitStack() as servers:
         if page.name == "store.md":
             environment["HF_ENDPOINT"] = servers.enter_context(hub(folder / "bundled.gguf"))
-        Runner(folder, environment, reach).run(blocks(page))
+        Runner(folder, environment, reach, servers).run(blocks(page))
 
 
 def test_a_page_is_skipped_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +149,23 @@ def test_a_block_that_is_false_is_found(tmp_path: Path) -> None:
                 runner.run([Block(page, 1, "", text)])
         with pytest.raises(AssertionError, match=r"page\.md:3: page\.md:1 printed\n2"):
             runner.run([Block(page, 1, "python", "print(2)\n"), Block(page, 3, "", "3\n")])
+
+
+def test_addresses_of_a_page_are_those_of_the_servers_that_run(tmp_path: Path) -> None:
+    runner = Runner(tmp_path, {}, lambda: ("", "41"))
+    text = "curl localhost:8080/x; satchel run -dev cpu,127.0.0.1/cpu"
+    assert runner.addressed(text) == "curl 127.0.0.1:41/x; satchel run -dev cpu,127.0.0.1/cpu"
+    runner.device_port = "42"
+    assert runner.addressed(text) == "curl 127.0.0.1:41/x; satchel run -dev cpu,127.0.0.1:42/cpu"
+    options = {
+        "satchel serve       # or: make serve": "",
+        "satchel serve -m m.gguf -np 2 # two": "-m m.gguf -np 2",
+        "satchel serve | tee log": None,
+        "satchel server": None,
+    }
+    for command, given in options.items():
+        found = doc_blocks.SERVE.fullmatch(command)
+        assert (found and found[1].strip()) == given, command
 
 
 @pytest.mark.parametrize(

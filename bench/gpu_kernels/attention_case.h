@@ -1,5 +1,5 @@
 /* attention_case.h: a plain kernel of attention in float64, cases with paged caches of every format and every kind of sight, and
- * how the kernels are launched. Included by attention.cu alone.
+ * how they look to a kernel; attention.cu and drafts.cu launch theirs.
  */
 static bool in_order; /* blocks of a slot follow each other */
 
@@ -181,36 +181,3 @@ struct attention_case {
         report(name, s, bound);
     }
 };
-
-/* Of kernels for heads of up to 64, 128, 256, 512 numbers. */
-static int size_place(int d) {
-    return d <= 64 ? 0 : d <= 128 ? 1 : d <= 256 ? 2 : 3;
-}
-
-void attention_case::wide() {
-    static const kernel all[2][4][5] = {
-        {FORMATS_OF(attention_wide_64), FORMATS_OF(attention_wide_128), FORMATS_OF(attention_wide_256), {}},
-        {FORMATS_OF(attention_wide_any_64), FORMATS_OF(attention_wide_any_128), FORMATS_OF(attention_wide_any_256),
-         FORMATS_OF(attention_wide_any_512)}};
-    const int place = size_place(d), shared = wide_shared(64 << place, 1);
-    const void *k = (const void *)all[!exact()][place][format_place(format)];
-    allow(k, shared);
-    launch(k, {dim3((most + TOKENS - 1) / TOKENS * heads * column_parts(64 << place)), 256, shared, false}, call);
-}
-
-void attention_case::split(bool early) {
-    static const kernel all[2][3][5] = {
-        {FORMATS_OF(attention_split_64_8), FORMATS_OF(attention_split_128_8), FORMATS_OF(attention_split_256_8)},
-        {FORMATS_OF(attention_split_64_16), FORMATS_OF(attention_split_128_16), FORMATS_OF(attention_split_256_8)}};
-    static const kernel any[3][5] = {FORMATS_OF(attention_split_any_128), FORMATS_OF(attention_split_any_256),
-                                     FORMATS_OF(attention_split_any_512)};
-    static const kernel joins[5] = FORMATS_OF(attention_join);
-    const int group = heads / kv, place = exact() ? size_place(d) : std::max(size_place(d), 1);
-    const int most_heads = exact() && place < 2 && group > 8 ? 16 : 8;
-    const int shared = split_shared(64 << place, std::min(group, most_heads), 1);
-    const void *k = (const void *)(exact() ? all[group > 8][place] : any[place - 1])[format_place(format)];
-    const int walkers = most <= FEW ? most : WALKERS, splits = most_splits(&call);
-    allow(k, shared);
-    launch(k, {dim3(splits, kv * ((group + most_heads - 1) / most_heads), walkers), 32 * WARPS, shared, early}, call);
-    launch((const void *)joins[format_place(format)], {dim3(heads, walkers), (d + 31) / 32 * 32, 0, early}, call);
-}

@@ -1,6 +1,9 @@
 /* cases.cuh: what the benches of whole kernels share: memory that is poisoned with NaN, random inputs, launches, times (medians of
  * events), and the report of a check. The kernels are included before it.
  */
+#ifndef SATCHEL_BENCH_CASES_CUH
+#define SATCHEL_BENCH_CASES_CUH
+
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -111,3 +114,5 @@ static void report(const char *what, const std::vector<double> &sums, double bou
     failures += bad;
     printf("%-64s NMSE %.1e  unwritten or touched %d %s\n", what, nmse, (int)sums[2], bad ? "WRONG" : "ok");
 }
+
+#endif

@@ -111,3 +111,74 @@ static void token(const shape &s, const char *kind, int columns, int norms, bool
                total / us / 43800, steps.size());
     }
 }
+
+/* The products of each kind (q k v, output, gate and up, down) and the last one of all layers: microseconds a product by columns.cu and
+ * by columns_half.cu, beside the bytes' time at 4.38 TB/s. cuts: by columns_half.cu with every partition, too. */
+static void compare(const shape &s, int columns, bool cuts) {
+    static const char *const names[] = {"q k v", "output", "gate and up", "down", "last"};
+    const format &f = format_named("q4_k"), &six = format_named("q6_k");
+    token_data data(s, six, columns);
+    halves = false;
+    std::vector<planned> steps = token_steps(data, s, f, six, columns, 1, false), all = steps;
+    float best, total[2];
+    for (int kind = 0; kind < 5; kind++) {
+        std::vector<planned> part, half;
+        size_t bytes = 0;
+        for (size_t i = 0; i < steps.size(); i++)
+            if (i + 1 == steps.size() ? kind == 4 : (int)(i % 4) == kind) {
+                const half_cut h = half_cut_of(&steps[i].c, units);
+                part.push_back(steps[i]);
+                if (!half_recut(all[i], h.cut.teams, h.cut.parts, h.warps))
+                    printf("columns_half.cu does not take it\n");
+                half.push_back(all[i]);
+                bytes += steps[i].bytes;
+            }
+        const float n = (float)part.size(), old = time_graph(part, true, &best) / n,
+                    us = time_graph(half, true, &best) / n;
+        printf("%-14s columns %2d %-12s floor %6.2f us, columns %6.2f (%d teams, %d parts), half %6.2f (%d teams, %d "
+               "parts)\n",
+               s.name, columns, names[kind], bytes / n / 4.38e6, old, part[0].cut.teams, part[0].cut.parts, us,
+               half[0].cut.teams, half[0].cut.parts);
+        for (int i = 0; cuts && i < 3 * COLUMNS_PARTS * 2; i++) {
+            const int teams = 1 << i % 3, parts = i / 3 % COLUMNS_PARTS + 1, warps = i / 3 / COLUMNS_PARTS ? 8 : 16;
+            std::vector<planned> other = half;
+            bool fits = true;
+            for (planned &p : other)
+                fits &= half_recut(p, teams, parts, warps);
+            if (fits)
+                printf("    %d teams, %d parts, %2d warps: %3d groups of %6d bytes: %6.2f us, predicted %6.2f\n", teams,
+                       parts, warps, other[0].cut.groups * parts, other[0].shared, time_graph(other, true, &best) / n,
+                       half_time(&other[0].c, {other[0].cut, warps}, units) * 1e-3);
+        }
+    }
+    total[0] = time_graph(steps, true, &best), total[1] = time_graph(all, true, &best);
+    printf("%-14s columns %2d with norms: columns %8.1f us/token, half %8.1f\n", s.name, columns, total[0], total[1]);
+}
+
+/* A token's products with their norms whose waves bring the first bytes of what follows to the second-level cache, once they have asked
+ * for all that is theirs. */
+static void prefetched(const shape &s, const char *kind) {
+    bool m = !strcmp(kind, "q4_k_m");
+    const format &f = format_named(m ? "q4_k" : kind), &six = format_named(m ? "q6_k" : kind);
+    token_data data(s, six, 1);
+    std::vector<planned> steps = token_steps(data, s, f, six, 1, 1, false);
+    for (int megabytes : {0, 2, 4, 8, 12, 16, 24}) {
+        float best;
+        for (size_t i = 0; i < steps.size(); i++) {
+            const gpu_call &next = steps[(i + 1) % steps.size()].c;
+            const bool second = next.v[3].format & PACKED_FLAG; /* up beside gate, or k behind q */
+            uint64_t left = (uint64_t)megabytes << 20, sizes[2];
+            for (int w = 0; w < 2; w++)
+                sizes[w] = (uint64_t)packed_tiles(&next.v[2 + w]) * packed_chunks(&next.v[2 + w]) *
+                           packed_bytes(next.v[2 + w].format);
+            const uint64_t most = next.mode & GATED ? left / 2 : left;
+            steps[i].c.arg[2] = next.v[2].data, steps[i].c.config = (uint32_t)(most < sizes[0] ? most : sizes[0]);
+            left -= steps[i].c.config;
+            steps[i].c.arg[3] = next.v[3].data;
+            steps[i].c.unused = second ? (uint32_t)(left < sizes[1] ? left : sizes[1]) : 0;
+        }
+        const float us = time_graph(steps, true, &best);
+        printf("%-14s %-7s %2d MB of the next product asked for: %8.1f us/token (best %.1f)\n", s.name, kind, megabytes,
+               us, best);
+    }
+}

@@ -8,17 +8,20 @@
 static std::vector<cudaLibrary_t> libraries;
 static gpu_traits traits = {90, 132, 232448, 32, 0};
 
-/* Learns about the GPU and loads the fat binaries of these names. */
-static void open_libraries(const std::string &folder, const std::vector<std::string> &names) {
+/* Learns about the GPU and loads the fat binaries of these names. arch: of a device that the GPU passes for (80, 86, 89), with the
+ * images that SATCHEL_CUDA_LOWERED built for it, its shared memory and no early launch; 0: the GPU's own. */
+static void open_libraries(const std::string &folder, const std::vector<std::string> &names, int arch = 0) {
     cudaDeviceProp device;
     OK(cudaGetDeviceProperties(&device, 0));
     traits.units = device.multiProcessorCount, traits.arch = 10 * device.major + device.minor;
     traits.shared = (int)device.sharedMemPerBlockOptin;
+    if (arch)
+        traits.arch = arch, traits.shared = (arch == 80 || arch == 87 ? 163 : 99) << 10, traits.lowered = 1;
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     for (const std::string &name : names) {
         cudaLibrary_t library;
-        OK(cudaLibraryLoadFromFile(&library, (folder + "/" + name + ".fatbin").c_str(), nullptr, nullptr, 0, nullptr,
-                                   nullptr, 0));
+        const std::string file = folder + "/" + name + (arch ? ".80" : "") + ".fatbin";
+        OK(cudaLibraryLoadFromFile(&library, file.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
         libraries.push_back(library);
     }
 }
@@ -67,7 +70,7 @@ static void start(const entry &e, gpu_call &c, int only = -1) {
             const gpu_grid &g = e.grids[i];
             launch((const void *)e.functions[i],
                    {dim3(g.groups[0], g.groups[1], g.groups[2]), (int)g.threads, (int)g.shared,
-                    e.kernel->launch[i].early != 0, (int)g.cluster},
+                    e.kernel->launch[i].early != 0 && !traits.lowered, (int)g.cluster},
                    c);
         }
 }

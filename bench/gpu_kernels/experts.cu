@@ -3,7 +3,7 @@
  * gcc -c -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers cext/cuda/experts.c cext/kernels/table.c
  * nvcc -std=c++17 -O3 -arch=sm_90a -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers -o experts \
  *      bench/gpu_kernels/experts.cu experts.o table.o      (BUILD: where CMake built the C libraries)
- * experts BUILD/cext/cuda [check|small|race|time|brief]
+ * experts BUILD/cext/cuda [check|small|race|time|brief] [80|86|89]     (a device that the GPU passes for)
  *
  * Kernels are those of the library, by its own tables: a way is the first entry whose kernel has the way's name. A check draws
  * weights, activations and ids, poisons the output and scratch with NaN, and compares each number with a product in float64,
@@ -19,59 +19,9 @@ extern "C" {
 #include "../../cext/kernels/modes.h"
 extern const gpu_kernel cuda_expert_kernels[];
 }
-#include "../../cext/cuda/tile_pack.cu"
+#include "../../cext/cuda/expert_warp.h"
+#include "blocks.cuh"
 #include "entries.cuh"
-
-struct format {
-    const char *name;
-    int number, columns, block, chunk;
-    void (*pack)(const gpu_call);
-};
-#define FORMAT_ROW(f)                                                                                                  \
-    {#f, tile_##f::FORMAT, packer<tile_##f>::COLUMNS, packer<tile_##f>::BLOCK, tile_##f::BYTES, pack_##f},
-static const format formats[] = {TILE_FORMATS(FORMAT_ROW)};
-
-static const format &format_named(const char *name) {
-    for (const format &f : formats)
-        if (!strcmp(f.name, name))
-            return f;
-    printf("no format %s\n", name);
-    exit(1);
-}
-
-/* Random blocks whose scales are of the size that checkpoints have. */
-__global__ void fill_blocks(uint8_t *to, int64_t blocks, int bytes, int number, uint32_t seed) {
-    for (int64_t b = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; b < blocks; b += (int64_t)gridDim.x * blockDim.x) {
-        uint8_t *p = to + b * bytes;
-        for (int i = 0; i < bytes; i++)
-            p[i] = (uint8_t)(noise(seed, b * 4096 + i) >> 3);
-        const int k_like = number == 12 || number == 13, at[2] = {number == 14 ? 208 : 0, k_like ? 2 : -1};
-        if (number == 39) {
-            p[0] = 118 + p[0] % 4;
-            continue;
-        }
-        for (int k = 0; k < 2 && at[k] >= 0; k++) {
-            const float base = k_like                         ? (k ? 7e-4f : 1e-4f)
-                               : number == 14 || number == 23 ? 2e-5f
-                               : number == 8                  ? 3e-4f
-                                                              : 4e-3f;
-            const __half h = __float2half(base * (0.5f + noise(seed, b * 4096 + 3000 + k) * 2.3283064e-10f));
-            memcpy(p + at[k], &h, 2);
-        }
-    }
-}
-
-__global__ void fill_floats(float *to, int64_t n, uint32_t seed, float outliers) {
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
-        to[i] = normal(seed, i) * (outliers > 0 && noise(seed + 9, i) % 499 == 0 ? outliers : 1.0f);
-}
-
-template <class B> __device__ void unpack_any(const B *, float *);
-#define UNPACK(f)                                                                                                      \
-    template <> __device__ void unpack_any(const block_##f *b, float *out) {                                           \
-        f##_unpack(b, out);                                                                                            \
-    }
-TILE_FORMATS(UNPACK)
 
 struct sums {
     double error, square;
@@ -264,7 +214,7 @@ static void check(const shape &s, const char *way, uint32_t seed) {
     fflush(stdout);
 }
 
-static const char *const WAYS[] = {"experts_few", "experts_many", "expert_tiles_32", "expert_tiles_128"};
+static const char *WAYS[] = {"experts_few", "experts_many", "expert_tiles_32", "expert_tiles_128"};
 
 static void check_all(bool small, bool race) {
     uint32_t seed = 1;
@@ -333,6 +283,17 @@ static double time_of(problem &p, const entry &e, int copies, int only = -1) {
     return us;
 }
 
+/* The same kernel in `groups` groups of so many warps on a multiprocessor; false: there is no room. */
+static bool regroup(entry &e, const gpu_call &c, int most, int warps, int groups) {
+    const int limit = groups == 1 ? traits.shared : (traits.shared + 1024) / groups - 1024;
+    const int bytes = expert_warp_room_of(most, warps, packed_bytes(c.v[2].format), limit).bytes;
+    gpu_grid &g = e.grids.back();
+    if (bytes > limit)
+        return false;
+    g.groups[0] = (uint32_t)(traits.units * groups), g.threads = 32 * warps, g.shared = (uint32_t)bytes;
+    return true;
+}
+
 static bool brief;
 
 static void time_shape(const char *title, int experts, int used, int rows, int k, bool gated, const char *format,
@@ -362,6 +323,11 @@ static void time_shape(const char *title, int experts, int used, int rows, int k
             if (e.functions.size() > 1)
                 printf(" (list %5.1f, %4.0f GB/s %3.0f T)", time_of(p, e, copies, 0), bytes / us * 1e-3,
                        flops / us * 1e-6);
+            for (int groups = 0; groups < 4 && traits.lowered && way > 1; groups++) {
+                const int warps = groups ? (int)EXPERT_WARPS_FEW : (int)EXPERT_WARPS, each = groups ? groups : 1;
+                if (regroup(e, p.c, way == 2 ? 32 : 64, warps, each))
+                    printf(" %dx%d %.1f", warps, each, time_of(p, e, copies));
+            }
         }
         printf("\n");
         fflush(stdout);
@@ -370,13 +336,16 @@ static void time_shape(const char *title, int experts, int used, int rows, int k
 
 int main(int count, char **args) {
     const std::string folder = count > 1 ? args[1] : ".", what = count > 2 ? args[2] : "";
-    open_libraries(folder, {"experts", "expert_tiles"});
+    const int arch = count > 3 ? atoi(args[3]) : 0;
+    if (arch)
+        WAYS[2] = "expert_warp_32", WAYS[3] = "expert_warp_64";
+    open_libraries(folder, {"experts", arch ? "expert_warp" : "expert_tiles"}, arch);
     if (what != "time" && what != "brief") {
         check_all(what == "small" || what == "race", what == "race");
         compare_bits();
     }
     if (what != "check" && what != "small" && what != "race") {
-        printf("microseconds: few, many, tiles of 32, tiles of 128\n");
+        printf("microseconds: few, many, tiles of 32, tiles of %s; WxN: N groups of W warps\n", arch ? "64" : "128");
         brief = what == "brief";
         for (routing how : {EVEN, SKEWED}) {
             if (brief && how == SKEWED)
@@ -384,7 +353,7 @@ int main(int count, char **args) {
             time_shape("30B-A3B gate and up", 128, 8, 768, 2048, true, "q4_k", how);
             time_shape("30B-A3B down", 128, 8, 2048, 768, false, "q4_k", how);
             time_shape("30B-A3B down", 128, 8, 2048, 768, false, "q6_k", how);
-            if (brief)
+            if (brief && !arch)
                 continue;
             time_shape("V2-Lite gate and up", 64, 6, 1408, 2048, true, "q4_k", how);
             time_shape("V2-Lite down", 64, 6, 2048, 1408, false, "q8_0", how);

@@ -36,16 +36,17 @@ template <int D, int N> struct warp_state {
 };
 
 /* Loads D columns of `width` of the query heads, from `first` on; those beyond the last are zeros. query: contiguous heads. Lane
- * (g, c) reads head g; the scales go to the lanes that hold the heads' scores. */
+ * (g, c) reads head g; the scales go to the lanes that hold the heads' scores. Of `per` heads each is a token's query, `apart` numbers
+ * behind the token's before. */
 template <int FORMAT, int D, int N>
 static __device__ __forceinline__ void load_query(const float *query, int group, float scale, warp_state<D, N> &w,
-                                                  int width = D, int first = 0) {
+                                                  int width = D, int first = 0, int per = 8 * N, int64_t apart = 0) {
     const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
 #pragma unroll
     for (int n = 0; n < N; n++) {
         const int head = 8 * n + g;
         float v[D / 4], most = 0, down, up;
-        const float *from = query + head * width + first + 8 * i;
+        const float *own = query + head / per * apart + head % per * width, *from = own + first + 8 * i;
 #pragma unroll
         for (int m = 0; m < D / 32; m++) {
             const float4 none = make_float4(0, 0, 0, 0);
@@ -60,7 +61,7 @@ static __device__ __forceinline__ void load_query(const float *query, int group,
             most = fmaxf(most, fabsf(v[k]));
         if (width > D && head < group) /* the other columns have the same scale */
             for (int k = i; k < width; k += 4)
-                most = fmaxf(most, fabsf(query[head * width + k]));
+                most = fmaxf(most, fabsf(own[k]));
         most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
         query_power(most, &down, &up);
@@ -120,6 +121,15 @@ template <int N, bool SHAPED, int PARTS> struct scoring {
         }
     }
 
+    /* Hides the scores of keys that are not in [from, to). */
+    __device__ __forceinline__ void hide(float (&s)[4], int, int key, int from, int to) const {
+        const int row = key + (int)threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (row + 8 * h < from || row + 8 * h >= to)
+                s[2 * h] = s[2 * h + 1] = -INFINITY;
+    }
+
     __device__ __forceinline__ void shape_scores(float (&s)[4], int n, int key) const {
         if (SHAPED && shape.on)
 #pragma unroll
@@ -128,6 +138,19 @@ template <int N, bool SHAPED, int PARTS> struct scoring {
                 if (shape.slopes)
                     s[i] = fmaf(-slope[n][i % 2], (float)abs(key + (int)threadIdx.x % 32 / 4 + i / 2 * 8 - at), s[i]);
             }
+    }
+};
+
+/* Of heads of several tokens, each of which sees positions of its own. */
+template <int N> struct run_scoring : scoring<N, false, 1> {
+    int from[N][2], to[N][2];
+
+    __device__ __forceinline__ void hide(float (&s)[4], int n, int key, int, int) const {
+        const int row = key + (int)threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (row + i / 2 * 8 < from[n][i % 2] || row + i / 2 * 8 >= to[n][i % 2])
+                s[i] = -INFINITY;
     }
 };
 
@@ -240,7 +263,6 @@ template <int FORMAT, int D, bool ANY = false> struct lane_ring {
 template <int FORMAT, int D, int N, class RING, class SCORING>
 static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ring, SCORING &scores, int stage, int n,
                                              int key, int from, int to, uint32_t (&b)[2]) {
-    const int g = threadIdx.x % 32 / 4;
     const bool half = cache_row<FORMAT>::HALF;
     float s[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0}, base[2], keep[2];
 #pragma unroll
@@ -255,10 +277,7 @@ static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ri
         s[e] += odd[e];
     scores.add_parts(s);
     scores.shape_scores(s, n, key);
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        if (key + g + 8 * h < from || key + g + 8 * h >= to)
-            s[2 * h] = s[2 * h + 1] = -INFINITY;
+    scores.hide(s, n, key, from, to);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         float most = fmaxf(s[e], s[2 + e]);

@@ -82,6 +82,15 @@ SHAPE_FN int most_splits(const gpu_call *c) {
     return n;
 }
 
+#ifndef RUN_LEAST /* positions that a run sees times the tokens of the step, from which on a group takes a run; measured */
+#define RUN_LEAST 12288
+#endif
+/* Tokens of one slot at consecutive positions, such as draft tokens, that a group of attention_split takes at once, so that they
+ * read keys and values once: their heads share the 16 columns of a matrix tile. */
+SHAPE_FN int run_tokens(int tokens, int group, int d) {
+    return tokens <= FEW && group <= 8 && (d == 64 || d == 128) ? 16 / group : 1;
+}
+
 SHAPE_FN int tiles_of(const gpu_call *c) {
     return (c->v[1].shape[0] + TOKENS - 1) / TOKENS;
 }

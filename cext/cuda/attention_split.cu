@@ -4,8 +4,9 @@
  * A group computes one split of one token and one KV head, with the query heads that share it, up to 8 or 16; its four warps take
  * 16 keys at a time, in turn. Products are transposed: scores are keys by heads, sums are value columns by heads (m16n8k16), so 8 heads cost
  * as much as one. Keys and values go from memory to registers in pieces of 16 bytes, without shared memory: the order of D, and
- * within a piece, is permuted so that a lane's pieces are its operands. Splits depend on what a token sees and the launch's
- * maximum number of splits alone, and results are merged in order, so a token's bits don't depend on its neighbours. A second
+ * within a piece, is permuted so that a lane's pieces are its operands. In a call of few tokens, a run of tokens of one slot at
+ * consecutive positions has the same splits, and one group takes several of them, up to 16 heads, at once. Splits depend on what
+ * the run sees and the launch's maximum number of splits, and results are merged in order. A second
  * kernel, attention_join, merges splits; a token with one split skips it. In calls with many tokens this kernel computes only
  * the tiles that attention_wide skips.
  *
@@ -19,6 +20,28 @@ struct cut {
     int start, chunk, used;
 };
 
+/* The tokens that a group takes at once: `count` from `first` on. */
+struct token_run {
+    int first, count;
+};
+
+/* The run that a token belongs to; of a short past each token is alone, for a run's end takes longer. Called by whole warps. */
+static __device__ __forceinline__ token_run run_of(const gpu_call &c, int token) {
+    const int most = run_tokens(c.v[1].shape[0], c.v[1].shape[1] / c.v[2].shape[1], c.v[1].shape[2]);
+    const int now = rows_of(&c, &c.v[1]), lane = threadIdx.x % 32;
+    if (most == 1)
+        return {token, 1};
+    const int follows = lane > 0 && lane < now && i32_at(&c.v[4], lane) == i32_at(&c.v[4], lane - 1) &&
+                        i32_at(&c.v[5], lane) == i32_at(&c.v[5], lane - 1) + 1;
+    const uint32_t begins = ~__ballot_sync(0xFFFFFFFFu, follows), before = (2u << token) - 1; /* FEW tokens at most */
+    const int begin = 31 - __clz(begins & before), end = __ffs(begins & ~before) - 1;
+    const int first = token - (token - begin) % most, count = min(most, end - first), pos = i32_at(&c.v[5], first);
+    const caches x = caches_of(c, 0);
+    if (!x.causal || (pos + count - sight_of(x, pos, pos).from) * now < RUN_LEAST)
+        return {token, 1};
+    return {first, count};
+}
+
 static __device__ __forceinline__ cut cut_of(const sight &s, int splits) {
     cut t;
     t.start = s.from / STRIDE * STRIDE;
@@ -27,6 +50,17 @@ static __device__ __forceinline__ cut cut_of(const sight &s, int splits) {
     if (splits <= FEW_SPLITS && t.chunk < LEAST_SPLIT)
         t.chunk = LEAST_SPLIT;
     t.used = (all + t.chunk - 1) / t.chunk;
+    return t;
+}
+
+/* The cut of a token's run, of which the token uses the splits up to what it sees itself. */
+static __device__ __forceinline__ cut cut_in_run(const gpu_call &c, const caches &x, const token_run &r, int slot,
+                                                 const sight &own, int splits) {
+    const int pos = i32_at(&c.v[5], r.first);
+    if (r.count == 1)
+        return cut_of(own, splits);
+    cut t = cut_of({token_sight(c, x, slot, pos).from, token_sight(c, x, slot, pos + r.count - 1).to}, splits);
+    t.used = (own.to - t.start + t.chunk - 1) / t.chunk;
     return t;
 }
 
@@ -43,6 +77,11 @@ template <int FORMAT, int D, int N, bool ANY> struct split_shape {
     }
 };
 
+/* Of a run: two groups of eight columns, in which the tokens' heads stand one behind the other. */
+template <int FORMAT, int D> struct run_shape : split_shape<FORMAT, D, 2, false> {
+    typedef run_scoring<2> scores;
+};
+
 /* A group's query heads: `heads` of them from `first` on, which share a KV head. */
 struct split_heads {
     int kv, first, heads;
@@ -57,7 +96,7 @@ static __device__ __forceinline__ split_heads heads_of(const gpu_call &c, int mo
  * ahead. */
 template <class S, int FORMAT, int D, int N>
 static __device__ __forceinline__ void walk(const gpu_call &c, const caches &x, const typename S::ring &ring,
-                                            typename S::state &w, typename S::scores &scores, int token,
+                                            typename S::state &w, typename S::scores &scores, const token_run &r,
                                             const split_heads &h, int slot, int begin, int end, int from, int *bad) {
     typedef typename S::ring R;
     const int32_t *row = x.table + slot * x.table_stride;
@@ -73,9 +112,10 @@ static __device__ __forceinline__ void walk(const gpu_call &c, const caches &x, 
         copies_close();
     }
     const int width = S::width(c);
-    const float *query = (const float *)(c.v[1].data + (uint64_t)token * c.v[1].stride) + h.first * width;
-    load_query<FORMAT, S::COLUMNS, N>(query, h.heads, x.scale, w, width,
-                                      S::PARTS > 1 ? (int)threadIdx.x / 32 % S::PARTS * S::COLUMNS : 0);
+    const float *query = (const float *)(c.v[1].data + (uint64_t)r.first * c.v[1].stride) + h.first * width;
+    load_query<FORMAT, S::COLUMNS, N>(query, r.count * h.heads, x.scale, w, width,
+                                      S::PARTS > 1 ? (int)threadIdx.x / 32 % S::PARTS * S::COLUMNS : 0, h.heads,
+                                      (int64_t)c.v[1].stride / 4);
     scores.begin(w);
     int32_t next = number[R::STAGES - 1];
     for (int to = R::STAGES - 1; key < end; key += S::STEP, coming += S::STEP) {
@@ -123,17 +163,63 @@ template <int RESULTS, int D> static __device__ __forceinline__ void merge_warps
     __syncthreads();
 }
 
-/* width: the head's numbers, of D columns. */
+/* Leaves the results of a token's heads, from column `column` on. width: the head's numbers, of D columns. */
 template <int D>
 static __device__ __forceinline__ void leave_result(const gpu_call &c, const shared_results<D> &r, int token,
-                                                    const split_heads &h, int width, int splits, int used) {
+                                                    const split_heads &h, int column, int width, int splits, int used) {
     for (int i = threadIdx.x; i < h.heads * (width + 2); i += 32 * WARPS) {
         const int head = h.first + i / (width + 2), number = i % (width + 2);
-        const float *mine = r.of(0, i / (width + 2));
+        const float *mine = r.of(0, column + i / (width + 2));
         if (used > 1)
             left_result(c, width, token, head, splits, blockIdx.x)[number] = mine[number];
         else if (number >= 2)
             output_row(c, width, token, head)[number - 2] = mine[number] * share_of(mine[0], mine[1], sink_of(c, head));
+    }
+}
+
+/* A split of a run of tokens. */
+template <int FORMAT, int D>
+static __device__ __forceinline__ void split_run(const gpu_call &c, const token_run &run, const split_heads &h) {
+    typedef run_shape<FORMAT, D> S;
+    extern __shared__ __align__(16) uint8_t memory[];
+    const int splits = gridDim.x, warp = threadIdx.x / 32, slot = i32_at(&c.v[4], run.first),
+              pos = i32_at(&c.v[5], run.first);
+    caches x = caches_of(c, h.kv);
+    x.causal = 1;
+    if (!place_good(x, slot, pos) || !place_good(x, slot, pos + run.count - 1)) {
+        fault(&c);
+        return;
+    }
+    const sight last = token_sight(c, x, slot, pos + run.count - 1), first = token_sight(c, x, slot, pos);
+    const cut t = cut_in_run(c, x, run, slot, last, splits);
+    const int begin = t.start + (int)blockIdx.x * t.chunk, end = min(begin + t.chunk, last.to);
+    if (begin >= end)
+        return;
+    const shared_results<D> r = {(float *)memory, run.count * h.heads};
+    const typename S::ring ring = {shared_address(memory) + warp * S::ring::WARP + threadIdx.x % 32 * 16, D, 0, D / 8};
+    typename S::state w;
+    typename S::scores scores;
+    scores.shape = shaping{};
+    scores.turn = 0, scores.room = nullptr;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int column = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2, token = column / h.heads;
+        const sight own = token_sight(c, x, slot, pos + token);
+        scores.from[i / 2][i % 2] = own.from;
+        scores.to[i / 2][i % 2] = token < run.count ? min(own.to, end) : 0;
+    }
+    int bad = 0;
+    walk<S, FORMAT, D, 2>(c, x, ring, w, scores, run, h, slot, begin, end, first.from, &bad);
+    __syncthreads();
+    leave(w, r);
+    merge_warps<S::RESULTS>(r);
+    if (bad)
+        fault(&c);
+    for (int i = 0; i < run.count; i++) {
+        const sight own = token_sight(c, x, slot, pos + i);
+        if (begin < own.to)
+            leave_result<D>(c, r, run.first + i, h, i * h.heads, D, splits,
+                            cut_in_run(c, x, run, slot, own, splits).used);
     }
 }
 
@@ -142,6 +228,15 @@ static __device__ __forceinline__ void split_token(const gpu_call &c, int token)
     typedef split_shape<FORMAT, D, N, ANY> S;
     extern __shared__ __align__(16) uint8_t memory[];
     const split_heads h = heads_of(c, 8 * N);
+    const token_run run = run_of(c, token);
+    if constexpr (!ANY && N == 1 && D <= 128) {
+        if (token != run.first) /* the first token's group takes it */
+            return;
+        if (run.count > 1) {
+            split_run<FORMAT, D>(c, run, h);
+            return;
+        }
+    }
     const int splits = gridDim.x, warp = threadIdx.x / 32, part = warp % S::PARTS;
     const int slot = i32_at(&c.v[4], token), pos = i32_at(&c.v[5], token);
     caches x = caches_of(c, h.kv);
@@ -151,7 +246,7 @@ static __device__ __forceinline__ void split_token(const gpu_call &c, int token)
         fault(&c);
         return;
     }
-    const cut t = cut_of(seen, splits);
+    const cut t = cut_in_run(c, x, run, slot, seen, splits);
     const int begin = t.start + (int)blockIdx.x * t.chunk, end = min(begin + t.chunk, seen.to);
     if (begin >= end)
         return;
@@ -167,13 +262,13 @@ static __device__ __forceinline__ void split_token(const gpu_call &c, int token)
         scores.slope[i / 2][i % 2] = ANY && head < h.heads ? slope_of(c, h.first + head) : 0;
     }
     int bad = 0;
-    walk<S, FORMAT, D, N>(c, x, ring, w, scores, token, h, slot, begin, end, seen.from, &bad);
+    walk<S, FORMAT, D, N>(c, x, ring, w, scores, {token, 1}, h, slot, begin, end, seen.from, &bad);
     __syncthreads();
     leave(w, r);
     merge_warps<S::RESULTS>(r);
     if (bad)
         fault(&c);
-    leave_result<D>(c, r, token, h, S::width(c), splits, t.used);
+    leave_result<D>(c, r, token, h, 0, S::width(c), splits, t.used);
 }
 
 static __device__ __forceinline__ void join_token(const gpu_call &c, int token) {
@@ -184,7 +279,7 @@ static __device__ __forceinline__ void join_token(const gpu_call &c, int token) 
     const sight seen = token_sight(c, x, slot, pos);
     if (!place_good(x, slot, pos) || !place_good(x, slot, seen.to - 1))
         return;
-    const cut t = cut_of(seen, splits);
+    const cut t = cut_in_run(c, x, run_of(c, token), slot, seen, splits);
     float most, total;
     if (t.used < 2)
         return;
@@ -209,11 +304,13 @@ static __device__ __forceinline__ void join_token(const gpu_call &c, int token) 
     SPLIT(attention_split_any_128_##format, FORMAT, 128, 1, true, 2)                                                   \
     SPLIT(attention_split_any_256_##format, FORMAT, 256, 1, true, 1)                                                   \
     SPLIT(attention_split_any_512_##format, FORMAT, 512, 1, true, 1)
+#ifndef SPLIT_KERNELS /* a bench names fewer, for it compiles sooner */
 SPLITS(f16, CACHE_F16)
 SPLITS(bf16, CACHE_BF16)
 SPLITS(fp8, CACHE_FP8)
 SPLITS(q8_0, CACHE_Q8_0)
 SPLITS(q4_0, CACHE_Q4_0)
+#endif
 
 /* Grid: query heads by tokens or WALKERS, and a thread for each number of a head. */
 #define JOIN(format)                                                                                                   \

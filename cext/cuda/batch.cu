@@ -12,6 +12,17 @@
 #include "batch.h"
 #include "gemv.cuh"
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+enum { STAGES = 1 }; /* copies go through registers */
+__device__ __forceinline__ void copy_16(uint32_t to, const void *from) {
+    store_16(to, *(const uint4 *)from);
+}
+
+__device__ __forceinline__ void copy_commit() {}
+
+template <int LEFT> __device__ __forceinline__ void copy_wait() {}
+#else
+enum { STAGES = 2 };
 __device__ __forceinline__ void copy_16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -23,6 +34,7 @@ __device__ __forceinline__ void copy_commit() {
 template <int LEFT> __device__ __forceinline__ void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
+#endif
 
 /* One wave per chunk of a column; columns past the step's tokens become zeros. */
 extern "C" __global__ void __launch_bounds__(256) batch_convert(const __grid_constant__ gpu_call c) {
@@ -158,10 +170,14 @@ template <int SETS> __device__ __forceinline__ void batch(const gpu_call &c) {
     for (int i = 0; i < turns; i++) {
         copy_wait<0>();
         __syncthreads();
-        if (i + 1 < turns)
+        if (STAGES == 1 && i) {
+            fetch(i, 0);
+            __syncthreads();
+        }
+        if (STAGES == 2 && i + 1 < turns)
             fetch(i + 1, (i + 1) % 2);
         copy_commit();
-        const char *base = shared + i % 2 * STAGE, *w = base + wave * PACKED_MOST,
+        const char *base = shared + i % STAGES * STAGE, *w = base + wave * PACKED_MOST,
                    *b = base + W_STAGE + kind * SETS * BATCH_ACTS;
         if (!mine || from + KINDS * i + kind >= to)
             continue;
@@ -186,6 +202,11 @@ template <int SETS> __device__ __forceinline__ void batch(const gpu_call &c) {
                 out[(int64_t)(4 * n + lane % 4) * s.tiles * TILE_ROWS + lane / 4 + 8 * r] = acc[n][r];
 }
 
+#ifdef BATCH_OLD
+extern "C" __global__ void __launch_bounds__(BATCH_THREADS(2), 2) batch_7_32(const __grid_constant__ gpu_call c) {
+    batch<2>(c);
+}
+#else
 extern "C" __global__ void __launch_bounds__(BATCH_THREADS(1), 1) batch_16(const __grid_constant__ gpu_call c) {
     batch<1>(c);
 }
@@ -196,6 +217,7 @@ extern "C" __global__ void __launch_bounds__(BATCH_THREADS(4), 1) batch_64(const
 extern "C" __global__ void __launch_bounds__(BATCH_THREADS(2), 2) batch_32(const __grid_constant__ gpu_call c) {
     batch<2>(c);
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(256) batch_finish(const __grid_constant__ gpu_call c) {
     batch_shape s = batch_shape_of(&c);

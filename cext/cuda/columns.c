@@ -1,6 +1,8 @@
-/* columns.c: kernel tables of columns.cu, one kernel for 8, 16, 32, 64 and 128 columns of each op, and of columns_warp.cu and
- * columns_shared.cu.
+/* columns.c: kernel tables of columns.cu, one kernel for 8, 16, 32, 64 and 128 columns of each op, and of columns_warp.cu,
+ * columns_chunk.cu, columns_shared.cu and columns_dense.cu.
  */
+#include "columns_chunk.h"
+#include "columns_dense.h"
 #include "columns_shared.h"
 #include "family.h"
 #include "products.h"
@@ -167,34 +169,51 @@ const gpu_kernel cuda_fixed_column_kernels[] = {
 
 enum { WARP_STATIC = 256 /* bytes of their static shared memory, at most */ };
 
-/* A kernel of columns_warp.cu, or, for more than WARP_COLUMNS, of columns_shared.cu: its columns at a time, and tiles of 16 rows
- * that a warp unpacks. */
+/* A kernel of columns_warp.cu, for more than WARP_COLUMNS of columns_shared.cu, with no tiles of columns_chunk.cu: its columns at a
+ * time, and tiles of 16 rows that a warp unpacks. */
 typedef struct {
     int columns, tiles;
 } warp_kind;
 
-static int warp_bytes(const gpu_call *c, warp_kind k) {
+/* Two groups of so many bytes fit a multiprocessor, which has little more shared memory than a group may have. */
+static int warp_twice(const gpu_traits *t, int bytes) {
+    return 2 * bytes + 1024 <= t->shared;
+}
+
+/* Of columns_chunk.cu: with a third stage of weights unless a second group needs its room. */
+static int chunk_bytes(const gpu_call *c, const gpu_traits *t, int columns) {
+    int three = chunk_room_of(CHUNK_STAGES, columns, columns_bytes(c)).bytes + WARP_STATIC,
+        two = chunk_room_of(CHUNK_STAGES - 1, columns, columns_bytes(c)).bytes + WARP_STATIC;
+    if (warp_twice(t, three) || (!warp_twice(t, two) && three <= t->shared))
+        return three;
+    return two;
+}
+
+static int warp_bytes(const gpu_call *c, const gpu_traits *t, warp_kind k) {
+    if (!k.tiles)
+        return chunk_bytes(c, t, k.columns);
     return (k.columns > WARP_COLUMNS ? shared_room_of(k.columns, columns_bytes(c)).bytes
                                      : warp_room_of(k.columns, k.tiles, columns_bytes(c)).bytes) +
            WARP_STATIC;
 }
 
 static int warp_fits(const gpu_call *c, const gpu_traits *t, warp_kind k) {
-    return warp_bytes(c, k) <= t->shared;
+    return warp_bytes(c, t, k) <= t->shared;
 }
 
-/* A multiprocessor has little more shared memory than a group may have. */
 static warp_cut warp_cut_on(const gpu_call *c, const gpu_traits *t, warp_kind k) {
-    int two = k.columns < WARP_COLUMNS && 2 * warp_bytes(c, k) + 1024 <= t->shared;
-    return warp_cut_of(c, k.columns, k.tiles, t->units * (two ? 2 : 1));
+    int two = k.columns < WARP_COLUMNS && warp_twice(t, warp_bytes(c, t, k));
+    return warp_cut_of(c, k.columns, k.tiles ? k.tiles : 1, t->units * (two ? 2 : 1));
 }
 
 /* The kernel for a call with its mode; columns 0: there is none. */
 static warp_kind warp_kind_of(const gpu_call *c, const gpu_traits *t) {
     static const warp_kind more[] = {{WARP_COLUMNS, 2}, {128, 1}, {256, 1}};
-    warp_kind best = {warp_columns(c->v[0].shape[0]), 1};
+    warp_kind best = {warp_columns(c->v[0].shape[0]), 1}, whole = {best.columns, 0};
     int64_t time;
     size_t i;
+    if (c->v[0].shape[0] <= whole.columns && warp_fits(c, t, whole))
+        return whole;
     while (best.columns >= 8 && !warp_fits(c, t, best))
         best.columns /= 2;
     if (best.columns < 8)
@@ -208,10 +227,10 @@ static warp_kind warp_kind_of(const gpu_call *c, const gpu_traits *t) {
     return best;
 }
 
-static const char *check_warp(const gpu_call *c, const gpu_traits *t, uint32_t mode, warp_kind kind) {
+/* Whether a kernel computes the call at any speed. */
+static const char *able_warp(const gpu_call *c, const gpu_traits *t, uint32_t mode, warp_kind kind) {
     const char *fault = cuda_product_fault(c, mode);
     gpu_call moded = *c;
-    warp_kind best;
     moded.mode = mode;
     if (fault)
         return fault;
@@ -219,36 +238,107 @@ static const char *check_warp(const gpu_call *c, const gpu_traits *t, uint32_t m
         return "it is made for devices without wgmma, from compute capability 8.0 on";
     if (c->v[0].shape[0] < 2 || c->v[0].shape[0] > WARP_TOKENS)
         return "it is made for 2 to 8,192 columns";
+    if (!kind.tiles && (c->v[0].shape[0] > kind.columns || warp_columns(c->v[0].shape[0]) != kind.columns))
+        return "it is made for another number of columns";
+    return warp_fits(&moded, t, kind) ? 0 : "the device has too little memory for a group";
+}
+
+static const char *check_warp(const gpu_call *c, const gpu_traits *t, uint32_t mode, warp_kind kind) {
+    const char *fault = able_warp(c, t, mode, kind);
+    gpu_call moded = *c;
+    warp_kind best;
+    moded.mode = mode;
+    if (fault)
+        return fault;
     if (c->v[0].shape[0] < LEAST && cuda_gemv_takes(c, t, mode))
         return "gemv is faster";
     best = warp_kind_of(&moded, t);
     return best.columns == kind.columns && best.tiles == kind.tiles ? 0 : "another of these kernels is faster, or fits";
 }
 
-static uint64_t scratch_warp(const gpu_call *c, const gpu_traits *t) {
-    warp_kind k = warp_kind_of(c, t);
-    return warp_scratch(c, k.columns, k.tiles, warp_cut_on(c, t, k));
-}
-
-static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    warp_kind k = warp_kind_of(c, t);
+static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g, warp_kind k) {
     warp_cut cut = warp_cut_on(c, t, k);
     g->groups[0] = (uint32_t)(cut.rows * cut.columns);
     g->groups[1] = (uint32_t)cut.parts;
     g->threads = WARP_THREADS;
-    g->shared = (uint32_t)(warp_bytes(c, k) - WARP_STATIC);
+    g->shared = (uint32_t)(warp_bytes(c, t, k) - WARP_STATIC);
 }
 
+/* Scratch and grid of each kernel. */
+#define WARP_KIND(columns_, tiles_)                                                                                    \
+    static uint64_t scratch_warp_##columns_##_##tiles_(const gpu_call *c, const gpu_traits *t) {                       \
+        warp_kind k = {columns_, tiles_};                                                                              \
+        return warp_scratch(c, columns_, tiles_ ? tiles_ : 1, warp_cut_on(c, t, k));                                   \
+    }                                                                                                                  \
+    static void grid_warp_##columns_##_##tiles_(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {                 \
+        grid_warp(c, t, g, (warp_kind){columns_, tiles_});                                                             \
+    }
+WARP_KIND(8, 0)
+WARP_KIND(16, 0)
+WARP_KIND(32, 0)
+WARP_KIND(64, 0)
+WARP_KIND(8, 1)
+WARP_KIND(16, 1)
+WARP_KIND(32, 1)
+WARP_KIND(64, 1)
+WARP_KIND(64, 2)
+WARP_KIND(128, 1)
+WARP_KIND(256, 1)
+
+/* Of columns_dense.cu. A sum's parts are those of columns_warp.cu: a chunk of 16-bit weights takes as long to read as a packed one to
+ * dequantize. */
+static const char *check_dense_warp(const gpu_call *c, const gpu_traits *t, uint32_t mode, int columns) {
+    const char *fault = cuda_dense_fault(c, mode);
+    if (fault)
+        return fault;
+    if (t->arch < LEAST_ARCH || t->arch == HOPPER_ARCH || t->shared < columns_dense_bytes(columns) + WARP_STATIC)
+        return "it is made for devices without wgmma, from compute capability 8.0 on";
+    return c->v[0].shape[0] >= LEAST && c->v[0].shape[0] <= WARP_COLUMNS && warp_columns(c->v[0].shape[0]) == columns
+               ? 0
+               : "it is made for another number of columns";
+}
+
+static warp_cut dense_cut(const gpu_call *c, const gpu_traits *t) {
+    return warp_cut_of(c, warp_columns(c->v[0].shape[0]), 1, t->units);
+}
+
+static uint64_t scratch_dense_warp(const gpu_call *c, const gpu_traits *t) {
+    return warp_scratch(c, warp_columns(c->v[0].shape[0]), 1, dense_cut(c, t));
+}
+
+static void grid_dense_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    warp_cut cut = dense_cut(c, t);
+    g->groups[0] = (uint32_t)cut.rows;
+    g->groups[1] = (uint32_t)cut.parts;
+    g->threads = WARP_THREADS;
+    g->shared = (uint32_t)columns_dense_bytes(warp_columns(c->v[0].shape[0]));
+}
+
+#define WARP_DENSE_CHECK(name, mode, columns)                                                                          \
+    static const char *name##_dense_warp_##columns(const gpu_call *c, const gpu_traits *t) {                           \
+        return check_dense_warp(c, t, mode, columns);                                                                  \
+    }
 #define WARP_CHECK(name, mode, columns, tiles)                                                                         \
     static const char *name##_warp_##columns##_##tiles(const gpu_call *c, const gpu_traits *t) {                       \
         return check_warp(c, t, mode, (warp_kind){columns, tiles});                                                    \
+    }                                                                                                                  \
+    static const char *name##_able_##columns##_##tiles(const gpu_call *c, const gpu_traits *t) {                       \
+        return able_warp(c, t, mode, (warp_kind){columns, tiles});                                                     \
     }
 #define WARP_CHECKS(name, mode)                                                                                        \
+    WARP_CHECK(name, mode, 8, 0)                                                                                       \
+    WARP_CHECK(name, mode, 16, 0)                                                                                      \
+    WARP_CHECK(name, mode, 32, 0)                                                                                      \
+    WARP_CHECK(name, mode, 64, 0)                                                                                      \
     WARP_CHECK(name, mode, 8, 1)                                                                                       \
     WARP_CHECK(name, mode, 16, 1)                                                                                      \
     WARP_CHECK(name, mode, 32, 1)                                                                                      \
     WARP_CHECK(name, mode, 64, 1)                                                                                      \
-    WARP_CHECK(name, mode, 64, 2) WARP_CHECK(name, mode, 128, 1) WARP_CHECK(name, mode, 256, 1)
+    WARP_CHECK(name, mode, 64, 2)                                                                                      \
+    WARP_CHECK(name, mode, 128, 1)                                                                                     \
+    WARP_CHECK(name, mode, 256, 1)                                                                                     \
+    WARP_DENSE_CHECK(name, mode, 8)                                                                                    \
+    WARP_DENSE_CHECK(name, mode, 16) WARP_DENSE_CHECK(name, mode, 32) WARP_DENSE_CHECK(name, mode, 64)
 WARP_CHECKS(plain, 0)
 WARP_CHECKS(add, PRODUCT_ADD)
 WARP_CHECKS(gated, PRODUCT_GATED)
@@ -260,16 +350,28 @@ WARP_CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
 #define WARP_ENTRY(op_, name, mode_, kind, kernel)                                                                     \
     {.op = op_,                                                                                                        \
      .check = name##_warp_##kind,                                                                                      \
-     .scratch = scratch_warp,                                                                                          \
+     .scratch = scratch_warp_##kind,                                                                                   \
      .mode = mode_,                                                                                                    \
-     .launch = {{"columns_convert", grid_convert, 1}, {kernel, grid_warp, 1}},                                         \
+     .launch = {{"columns_convert", grid_convert, 1}, {kernel, grid_warp_##kind, 1}},                                  \
+     .able = name##_able_##kind,                                                                                       \
+     .counters = 4 * WARP_COUNTERS}
+#define WARP_DENSE_ENTRY(op_, name, mode_, columns)                                                                    \
+    {.op = op_,                                                                                                        \
+     .check = name##_dense_warp_##columns,                                                                             \
+     .scratch = scratch_dense_warp,                                                                                    \
+     .mode = mode_,                                                                                                    \
+     .launch = {{"columns_convert", grid_convert, 1}, {"columns_dense_warp_" #columns, grid_dense_warp, 1}},           \
      .counters = 4 * WARP_COUNTERS}
 #define WARP_ENTRIES(op, name, mode)                                                                                   \
-    WARP_ENTRY(op, name, mode, 8_1, "columns_warp_8_1"), WARP_ENTRY(op, name, mode, 16_1, "columns_warp_16_1"),        \
+    WARP_ENTRY(op, name, mode, 8_0, "columns_chunk_8"), WARP_ENTRY(op, name, mode, 16_0, "columns_chunk_16"),          \
+        WARP_ENTRY(op, name, mode, 32_0, "columns_chunk_32"), WARP_ENTRY(op, name, mode, 64_0, "columns_chunk_64"),    \
+        WARP_ENTRY(op, name, mode, 8_1, "columns_warp_8_1"), WARP_ENTRY(op, name, mode, 16_1, "columns_warp_16_1"),    \
         WARP_ENTRY(op, name, mode, 32_1, "columns_warp_32_1"), WARP_ENTRY(op, name, mode, 64_1, "columns_warp_64_1"),  \
         WARP_ENTRY(op, name, mode, 64_2, "columns_warp_64_2"),                                                         \
         WARP_ENTRY(op, name, mode, 128_1, "columns_shared_128"),                                                       \
-        WARP_ENTRY(op, name, mode, 256_1, "columns_shared_256")
+        WARP_ENTRY(op, name, mode, 256_1, "columns_shared_256"), WARP_DENSE_ENTRY(op, name, mode, 8),                  \
+        WARP_DENSE_ENTRY(op, name, mode, 16), WARP_DENSE_ENTRY(op, name, mode, 32),                                    \
+        WARP_DENSE_ENTRY(op, name, mode, 64)
 
 const gpu_kernel cuda_warp_kernels[] = {
     WARP_ENTRIES("norm_linear", normed, PRODUCT_NORM),

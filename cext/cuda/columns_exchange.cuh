@@ -1,9 +1,10 @@
-/* columns_exchange.cuh: how groups of columns_warp.cu and columns_shared.cu that split K add up their sums: through scratch, the
- * last group to end in the order of the parts.
+/* columns_exchange.cuh: how groups of columns_warp.cu and its like (columns_chunk, columns_dense, columns_shared) that split K add up their
+ * sums: through scratch, the last group to end in the order of the parts.
  */
 #ifndef SATCHEL_CUDA_COLUMNS_EXCHANGE_CUH
 #define SATCHEL_CUDA_COLUMNS_EXCHANGE_CUH
 
+#include "columns_sums.cuh"
 #include "columns_warp.h"
 #include "port.h"
 
@@ -40,6 +41,24 @@ static __device__ __forceinline__ bool columns_exchange(const gpu_call &c, int g
             d[i] += v.x, d[i + 1] += v.y, d[i + 2] += v.z, d[i + 3] += v.w;
         }
     return true;
+}
+
+/* The end of a group of 128 rows, 16 for each of its eight warps, and up to N columns, of which there are `now`: adds the sums d of all
+ * parts of K and writes the output. shared: memory of the group, which nothing fills any more. */
+template <int N>
+static __device__ __forceinline__ void columns_end(const gpu_call &c, char *shared, const team_rows *where, int now,
+                                                   float (&d)[N / 2]) {
+    constexpr int stride = WARP_WARPS * TILE_ROWS + 4;
+    const int lane = threadIdx.x % 32;
+    float *to = (float *)shared + threadIdx.x / 32 * TILE_ROWS + lane / 4;
+    if (gridDim.y > 1 && !columns_exchange(c, blockIdx.x, gridDim.x, d))
+        return;
+    __syncthreads(); /* the stages have been read: the sums reuse their memory */
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        to[(i / 4 * 8 + lane % 4 * 2 + i % 2) * stride + i % 4 / 2 * 8] = d[i];
+    __syncthreads();
+    columns_finish(c, (const float *)shared, where, stride, 2, 1, 0, now);
 }
 
 #endif

@@ -48,9 +48,9 @@ BOTH expert_room expert_room_of(int most, int chunk_bytes) {
     return r;
 }
 
-/* Row blocks of an expert's tiles. */
-BOTH int expert_blocks(const gpu_view *w, int matrices) {
-    int rows = 2 * EXPERT_WARPS * TILE_ROWS / matrices;
+/* Row blocks of an expert's tiles. warps: that multiply. */
+BOTH int expert_blocks(const gpu_view *w, int matrices, int warps) {
+    int rows = 2 * warps * TILE_ROWS / matrices;
     return (w->shape[1] + rows - 1) / rows;
 }
 

@@ -1,16 +1,17 @@
-/* experts.c: kernel tables of experts.cu and expert_tiles.cu: mixture-of-experts products with packed weights, and head_linear.
+/* experts.c: kernel tables of experts.cu, expert_tiles.cu and expert_warp.cu: mixture-of-experts products with packed weights, and
+ * head_linear.
  *
  * A pair is a token and one of its experts. With few pairs, each pair has groups of its own. With many, the kernels of
- * expert_tiles.cu read an expert's weights once for all its tokens: tiles of 32 pairs for batches, of 128 for prompts. Where
- * those cannot (gate and up of two formats, more experts) each expert has groups.
+ * expert_tiles.cu, or without wgmma of expert_warp.cu, read an expert's weights once for all its tokens: tiles of 32 pairs for
+ * batches, of 128 (64) for prompts. Where those cannot (gate and up of two formats, more experts) each expert has groups.
  */
 #include "check.h"
-#include "expert_tiles.h"
+#include "expert_warp.h"
 #include "family.h"
 #include "tables.h"
 
 enum { MADE_FOR = HOPPER_ARCH, MOST_FEW = 128, PART_BYTES = 64 << 10, MOST_BESIDE = 8 };
-enum { MOST_NARROW = 40 /* pairs of an expert in the mean, as measured */ };
+enum { MOST_NARROW = 40, MOST_NARROW_WARP = 24 /* pairs of an expert in the mean, as measured */ };
 
 static int matrices_of(const gpu_call *c, uint32_t mode) {
     (void)c;
@@ -27,8 +28,8 @@ static const char *fault_of(const gpu_call *c, const gpu_traits *t, uint32_t mod
     const gpu_view *y = c->v, *x = c->v + 1, *w = c->v + 2, *ids = c->v + c->n_in;
     int matrices = matrices_of(c, mode), by_head = mode == EXPERTS_BY_HEAD;
     int64_t k = w->shape[2];
-    if (t->arch < LEAST_ARCH)
-        return "needs compute capability 8.0";
+    if (t->arch < OLD_ARCH)
+        return "needs compute capability 7.5";
     if (c->n_in != (uint32_t)(1 + matrices + !by_head) || !packed_stack(w, w) || !packed_stack(w + matrices - 1, w))
         return "weights must be packed (E, N, K), of one shape";
     if (x->format != F32 || y->format != F32 || x->shape[0] != y->shape[0] || y->shape[2] != w->shape[1] ||
@@ -53,8 +54,8 @@ static int chunks_of(const gpu_call *c) {
 /* Tiles per group of `few`: about one group per SM, limited by the memory of partial sums. */
 static int few_tiles(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     int pairs = c->v[0].shape[0] * c->v[0].shape[1], groups = (t->units + pairs - 1) / pairs;
-    int per = (tiles_of(c) + groups - 1) / groups,
-        room = PART_BYTES / (matrices_of(c, mode) * chunks_of(c) * TILE_ROWS * 4);
+    int per = (tiles_of(c) + groups - 1) / groups, room = (t->arch < LEAST_ARCH ? PART_BYTES / 2 : PART_BYTES) /
+                                                          (matrices_of(c, mode) * chunks_of(c) * TILE_ROWS * 4);
     return per < room ? per : room > 1 ? room : 1;
 }
 
@@ -101,21 +102,30 @@ static void grid_many(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 /* --- tiles: calls that expert_tiles.cu can compute, and those that it is the fastest for */
 
+static const char *able_sorted(const gpu_call *c, uint32_t mode) {
+    if (c->v[2].shape[0] > EXPERT_MOST || c->v[0].shape[0] > INT32_MAX / chunks_of(c) / c->v[0].shape[1])
+        return "more experts or rows than it takes";
+    return same_format(c, mode);
+}
+
 static const char *able_tiles(const gpu_call *c, const gpu_traits *t, uint32_t mode, int most) {
     const char *fault = fault_of(c, t, mode);
     if (fault)
         return fault;
     if (t->arch != MADE_FOR || t->shared < expert_room_of(most, packed_bytes(c->v[2].format)).bytes)
         return "it is made for sm_90";
-    if (c->v[2].shape[0] > EXPERT_MOST || c->v[0].shape[0] > INT32_MAX / chunks_of(c) / c->v[0].shape[1])
-        return "more experts or rows than it takes";
-    return same_format(c, mode);
+    return able_sorted(c, mode);
+}
+
+/* So few pairs of an expert, in the mean, that tiles are narrow. */
+static const char *narrow(const gpu_call *c, int most) {
+    int64_t pairs = (int64_t)c->v[0].shape[0] * c->v[0].shape[1];
+    return pairs <= (int64_t)most * c->v[2].shape[0] ? NULL : "it is made for fewer tokens";
 }
 
 static const char *check_narrow(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     const char *fault = able_tiles(c, t, mode, EXPERT_NARROW);
-    int64_t pairs = (int64_t)c->v[0].shape[0] * c->v[0].shape[1];
-    return fault || pairs <= (int64_t)MOST_NARROW * c->v[2].shape[0] ? fault : "it is made for fewer tokens";
+    return fault ? fault : narrow(c, MOST_NARROW);
 }
 
 static const char *check_wide(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
@@ -125,7 +135,9 @@ static const char *check_wide(const gpu_call *c, const gpu_traits *t, uint32_t m
 static void grid_list(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     int64_t rows = (int64_t)c->v[0].shape[0] * (width(c->v + 1) == c->v[2].shape[2] ? 1 : c->v[0].shape[1]);
     int64_t groups = (rows * chunks_of(c) * (CHUNK / 16) + EXPERT_LIST_THREADS - 1) / EXPERT_LIST_THREADS;
-    int sorters = (int64_t)c->v[0].shape[0] * c->v[0].shape[1] > 2 * EXPERT_LIST_THREADS ? EXPERT_SORTERS : 1;
+    int sorters = t->arch == MADE_FOR && (int64_t)c->v[0].shape[0] * c->v[0].shape[1] > 2 * EXPERT_LIST_THREADS
+                      ? EXPERT_SORTERS
+                      : 1;
     groups = (groups < 2 * t->units ? groups : 2 * t->units) + sorters;
     *g = grid_of((groups + sorters - 1) / sorters * sorters, 1, 1, EXPERT_LIST_THREADS, 0);
     g->cluster = sorters > 1 ? (uint32_t)sorters : 0;
@@ -154,6 +166,45 @@ static uint64_t scratch_wide(const gpu_call *c, const gpu_traits *t) {
     return expert_scratch_of(c, EXPERT_WIDE).bytes;
 }
 
+/* --- the same without wgmma: expert_warp.cu */
+
+static expert_warp_shape warp_shape(const gpu_call *c, const gpu_traits *t, int most) {
+    return expert_warp_shape_of(most, packed_bytes(c->v[2].format), t->shared);
+}
+
+static const char *able_warp(const gpu_call *c, const gpu_traits *t, uint32_t mode, int most) {
+    const char *fault = fault_of(c, t, mode);
+    if (fault)
+        return fault;
+    if (t->arch < LEAST_ARCH || t->arch == HOPPER_ARCH || !warp_shape(c, t, most).warps)
+        return "it is made for devices without wgmma, and more shared memory";
+    return able_sorted(c, mode);
+}
+
+/* A third group makes up for tiles that are half as wide. */
+static const char *check_warp_narrow(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    const char *fault = able_warp(c, t, mode, EXPERT_NARROW);
+    return fault ? fault : narrow(c, warp_shape(c, t, EXPERT_NARROW).groups > 2 ? MOST_NARROW : MOST_NARROW_WARP);
+}
+
+static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int most) {
+    expert_warp_shape s = warp_shape(c, t, most);
+    *g = grid_of((int64_t)t->units * s.groups, 1, 1, 32 * (uint32_t)s.warps, (uint64_t)s.bytes);
+}
+
+static void grid_warp_narrow(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_warp(c, t, g, EXPERT_NARROW);
+}
+
+static void grid_warp_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_warp(c, t, g, EXPERT_WARP_WIDE);
+}
+
+static uint64_t scratch_warp_wide(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return expert_scratch_of(c, EXPERT_WARP_WIDE).bytes;
+}
+
 #define TILE_CHECKS(name, mode)                                                                                        \
     static const char *narrow_##name(const gpu_call *c, const gpu_traits *t) {                                         \
         return check_narrow(c, t, mode);                                                                               \
@@ -163,10 +214,16 @@ static uint64_t scratch_wide(const gpu_call *c, const gpu_traits *t) {
     }                                                                                                                  \
     static const char *able_narrow_##name(const gpu_call *c, const gpu_traits *t) {                                    \
         return able_tiles(c, t, mode, EXPERT_NARROW);                                                                  \
+    }                                                                                                                  \
+    static const char *warp_narrow_##name(const gpu_call *c, const gpu_traits *t) {                                    \
+        return check_warp_narrow(c, t, mode);                                                                          \
+    }                                                                                                                  \
+    static const char *able_warp_narrow_##name(const gpu_call *c, const gpu_traits *t) {                               \
+        return able_warp(c, t, mode, EXPERT_NARROW);                                                                   \
+    }                                                                                                                  \
+    static const char *warp_wide_##name(const gpu_call *c, const gpu_traits *t) {                                      \
+        return able_warp(c, t, mode, EXPERT_WARP_WIDE);                                                                \
     }
-TILE_CHECKS(one, EXPERTS_ONE)
-TILE_CHECKS(gated, EXPERTS_GATED)
-TILE_CHECKS(head, EXPERTS_BY_HEAD)
 
 /* The checks of an op: kernels of one format, then of two. */
 #define CHECKS(name, mode)                                                                                             \
@@ -184,9 +241,6 @@ TILE_CHECKS(head, EXPERTS_BY_HEAD)
     static const char *many_mixed_##name(const gpu_call *c, const gpu_traits *t) {                                     \
         return check_many(c, t, mode);                                                                                 \
     }
-CHECKS(one, EXPERTS_ONE)
-CHECKS(gated, EXPERTS_GATED)
-CHECKS(head, EXPERTS_BY_HEAD)
 
 #define FEW(op_, name, mode_)                                                                                          \
     {.op = op_, .check = few_##name, .mode = mode_, .format_of = 2, .launch = {{"experts_few", grid_few, 1}}}, {       \
@@ -204,10 +258,30 @@ CHECKS(head, EXPERTS_BY_HEAD)
      .format_of = 2,                                                                                                   \
      .launch = {{"expert_list_32", grid_list, 1, 1}, {"expert_tiles_32", grid_narrow, 1}},                             \
      .able = able_narrow_##name},                                                                                      \
+        {.op = op_,                                                                                                    \
+         .check = wide_##name,                                                                                         \
+         .scratch = scratch_wide,                                                                                      \
+         .mode = mode_,                                                                                                \
+         .format_of = 2,                                                                                               \
+         .launch = {{"expert_list_128", grid_list, 1, 1}, {"expert_tiles_128", grid_wide, 1}}},                        \
+        {.op = op_,                                                                                                    \
+         .check = warp_narrow_##name,                                                                                  \
+         .scratch = scratch_narrow,                                                                                    \
+         .mode = mode_,                                                                                                \
+         .format_of = 2,                                                                                               \
+         .launch = {{"expert_list_32", grid_list, 1, 1}, {"expert_warp_32", grid_warp_narrow, 1}},                     \
+         .able = able_warp_narrow_##name},                                                                             \
     {                                                                                                                  \
-        .op = op_, .check = wide_##name, .scratch = scratch_wide, .mode = mode_, .format_of = 2,                       \
-        .launch = {{"expert_list_128", grid_list, 1, 1}, {"expert_tiles_128", grid_wide, 1}}                           \
+        .op = op_, .check = warp_wide_##name, .scratch = scratch_warp_wide, .mode = mode_, .format_of = 2,             \
+        .launch = {{"expert_list_64", grid_list, 1, 1}, {"expert_warp_64", grid_warp_wide, 1}}                         \
     }
+
+TILE_CHECKS(one, EXPERTS_ONE)
+TILE_CHECKS(gated, EXPERTS_GATED)
+TILE_CHECKS(head, EXPERTS_BY_HEAD)
+CHECKS(one, EXPERTS_ONE)
+CHECKS(gated, EXPERTS_GATED)
+CHECKS(head, EXPERTS_BY_HEAD)
 
 const gpu_kernel cuda_expert_kernels[] = {
     FEW("expert_linear", one, EXPERTS_ONE),       TILES("expert_linear", one, EXPERTS_ONE),

@@ -5,9 +5,9 @@
 #include "../kernels/modes.h"
 #include "packed.h"
 
-enum { EXPERT_WAVES = 16, EXPERT_WINDOW = 4096, EXPERT_COLUMNS = GEMV_COLUMNS, EXPERT_SHARED = 100 << 10 };
+enum { EXPERT_WAVES = 16, EXPERT_WINDOW = 4096, EXPERT_COLUMNS = GEMV_COLUMNS, EXPERT_SHARED = 46 << 10 };
 
-/* Columns that a group processes at once: few enough that two groups fit an SM. */
+/* Columns that a group processes at once: few enough that two groups fit an SM, and one an SM of 7.5, which has 64 KB. */
 BOTH int expert_columns(int chunks) {
     return chunks * gemv_chunk_bytes(EXPERT_COLUMNS) <= EXPERT_SHARED ? EXPERT_COLUMNS : 1;
 }

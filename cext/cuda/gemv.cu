@@ -12,13 +12,21 @@
  */
 #include "gemv_group.cuh"
 
+#ifndef GEMV_ASKED_ALL /* what a wave's lane does once it has asked for all its chunks: nothing, but in bench/gpu_kernels */
+#define GEMV_ASKED_ALL(c)
+#endif
+
 template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     extern __shared__ __align__(128) char shared[];
     int wave = threadIdx.x / 32, lane = threadIdx.x % 32, most = c.v[0].shape[0];
     launch_next();
     matrices<SET> m(c);
     int units = m.gated ? m.all / 2 : m.all;
+#ifdef GEMV_STAGES
+    gemv_plan p = gemv_plan_staged(WAVES, GEMV_STAGES, m.bytes, most, packed_chunks(&c.v[1]));
+#else
     gemv_plan p = gemv_plan_of(WAVES, m.bytes, most, packed_chunks(&c.v[1]));
+#endif
     int n_tiles = 0; /* of this group */
     for (int at = blockIdx.x; at < units; at += gridDim.x)
         n_tiles += 1 + m.gated;
@@ -41,6 +49,9 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
         ahead.next(team, way, p.chunks, together);
         if (ahead.tile != before && ahead.tile < n_tiles)
             next = m.tile(c, ahead.tile, p.chunks);
+        if (ahead.tile >= n_tiles) {
+            GEMV_ASKED_ALL(c)
+        }
     };
     if (wave_asks())
         for (int i = 0; i < p.stages && ahead.tile < n_tiles; i++)
@@ -101,7 +112,7 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     }
 }
 
-#ifndef GEMV_NAME /* gemv_8.cu has another */
+#ifndef GEMV_NAME /* gemv_8.cu and gemv_7.cu have others */
 #define GEMV_NAME(f) gemv_##f
 #endif
 #define GEMV_KERNEL(f)                                                                                                 \

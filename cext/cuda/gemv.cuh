@@ -54,13 +54,24 @@ struct eight {
     }
 };
 
+/* The largest of the lanes' numbers. */
+__device__ __forceinline__ uint32_t largest_of_wave(uint32_t x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    for (int far = 16; far; far /= 2)
+        x = max(x, __shfl_xor_sync(~0u, x, far));
+    return x;
+#else
+    return __reduce_max_sync(~0u, x);
+#endif
+}
+
 /* Quantizes 256 elements to column t of a chunk of `columns`, by one wave. */
 __device__ __forceinline__ void gemv_quantize(const float *v, char *to, int t, int columns, int lane) {
     float sum[2];
     uint32_t bits = 0, q[2], r[2];
     for (int i = 0; i < 8; i++)
         bits = max(bits, __float_as_uint(fabsf(v[i]))); /* a NaN's bits are above all */
-    float most = __uint_as_float(__reduce_max_sync(~0u, bits));
+    float most = __uint_as_float(largest_of_wave(bits));
     float inverse = most > 1e-36f ? 127.0f * __frcp_rn(most) : 0.0f;
     for (int h = 0; h < 2; h++)
         sum[h] = to_bytes(v + 4 * h, inverse, q[h], r[h]);

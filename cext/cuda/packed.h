@@ -17,7 +17,8 @@
 /* name, GGUF's number, bytes of 16 rows times 256 columns, columns of a block */
 #define PACKED_FORMATS(f)                                                                                              \
     f(q4_k, 12, 2304, 256) f(q5_k, 13, 2816, 256) f(q6_k, 14, 3360, 256) f(q8_0, 8, 4352, 32) f(q4_0, 2, 2304, 32)     \
-        f(q5_0, 6, 2816, 32) f(iq4_nl, 20, 2304, 32) f(iq4_xs, 23, 2176, 256) f(mxfp4, 39, 2176, 32)
+        f(q5_0, 6, 2816, 32) f(iq4_nl, 20, 2304, 32) f(iq4_xs, 23, 2176, 256) f(mxfp4, 39, 2176, 32)                   \
+            f(i8_g128, 2003, 4224, 128)
 
 enum { TILE_ROWS = 16, CHUNK = 256 };               /* a chunk of a tile */
 enum { PACKED_FLAG = 1 << 24, PACKED_MOST = 4352 }; /* HAL_PACKED; the largest chunk */
@@ -34,7 +35,7 @@ enum {
 };
 enum { DENSE_WAVES = 16, GEMV_WAVES = 16, GEMV_COLUMNS = 4, GEMV_MATRICES = 4 }; /* columns and matrices: at most */
 /* Waves of gemv_8.cu's groups, and the shared memory up to which they have a third stage. */
-enum { GEMV_FEW_WAVES = 8, GEMV_FEW_SHARED = 99 << 10 };
+enum { GEMV_FEW_WAVES = 8, GEMV_FEW_SHARED = 99 << 10, GEMV_OLD_STAGES = 1 /* of gemv_7.cu */ };
 
 #ifdef __CUDACC__
 /* The same as constant expressions: a switch would become branches at the start of every kernel. */
@@ -45,13 +46,16 @@ template <int I> struct packed_size {
 #define EIGHT_SIZES(i)                                                                                                 \
     packed_size<i>::BYTES, packed_size<i + 1>::BYTES, packed_size<i + 2>::BYTES, packed_size<i + 3>::BYTES,            \
         packed_size<i + 4>::BYTES, packed_size<i + 5>::BYTES, packed_size<i + 6>::BYTES, packed_size<i + 7>::BYTES
-static __constant__ uint16_t packed_sizes[40] = {EIGHT_SIZES(0), EIGHT_SIZES(8), EIGHT_SIZES(16), EIGHT_SIZES(24),
-                                                 EIGHT_SIZES(32)};
+enum { PACKED_TABLE = 40 }; /* numbers below are in the table; those of our own formats are compared */
+static __constant__ uint16_t packed_sizes[PACKED_TABLE] = {EIGHT_SIZES(0), EIGHT_SIZES(8), EIGHT_SIZES(16),
+                                                           EIGHT_SIZES(24), EIGHT_SIZES(32)};
+#define PACKED_SIZE_ABOVE(name, number, bytes, block) f == number ? bytes:
 #endif
 
 BOTH int packed_bytes(uint32_t format) {
 #ifdef __CUDA_ARCH__
-    return (format & 0xFFFFFFu) < 40 ? packed_sizes[format & 0xFFFFFFu] : 0;
+    const uint32_t f = format & 0xFFFFFFu;
+    return f < PACKED_TABLE ? packed_sizes[f] : PACKED_FORMATS(PACKED_SIZE_ABOVE) 0;
 #endif
     switch (format & 0xFFFFFFu) {
 #define PACKED_BYTES(name, number, bytes, block)                                                                       \

@@ -82,6 +82,23 @@ static const char *check_gemv_8(const gpu_call *c, const gpu_traits *t, uint32_t
                                   : check_waves(c, t, mode, GEMV_FEW_WAVES);
 }
 
+static gemv_plan plan_7_of(const gpu_call *c, uint32_t mode) {
+    return gemv_plan_staged(GEMV_FEW_WAVES, GEMV_OLD_STAGES, largest(c, mode), c->v[0].shape[0],
+                            packed_chunks(&c->v[1]));
+}
+
+/* Of gemv_7.cu. */
+static const char *check_gemv_7(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    const char *fault = cuda_product_fault(c, mode);
+    if (fault)
+        return fault;
+    if (t->arch < OLD_ARCH || t->arch >= LEAST_ARCH)
+        return "it is made for compute capability 7.5";
+    if (c->v[0].shape[0] > GEMV_COLUMNS || product_last(c, mode) - 1 > GEMV_MATRICES)
+        return "more columns or weights than it takes";
+    return plan_7_of(c, mode).bytes > t->shared ? "its rows are too long for shared memory" : 0;
+}
+
 int cuda_gemv_takes(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     return !check_gemv(c, t, mode) || !check_gemv_8(c, t, mode);
 }
@@ -104,6 +121,14 @@ static const char *check_batch(const gpu_call *c, const gpu_traits *t, uint32_t 
     return fault;
 }
 
+/* Of batch_7.cu. */
+static const char *check_batch_7(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    const char *fault = cuda_product_fault(c, mode);
+    if (!fault && (t->arch < OLD_ARCH || t->arch >= LEAST_ARCH))
+        fault = "it is made for compute capability 7.5";
+    return !fault && t->shared < BATCH_STAGE(2) ? "too little shared memory" : fault;
+}
+
 static void grid_waves(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int waves) {
     int last = product_last(c, c->mode), i;
     int units = 0;
@@ -121,6 +146,11 @@ static void grid_gemv(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 static void grid_gemv_8(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     grid_waves(c, t, g, GEMV_FEW_WAVES);
+}
+
+static void grid_gemv_7(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_waves(c, t, g, GEMV_FEW_WAVES);
+    g->shared = (uint32_t)plan_7_of(c, c->mode).bytes;
 }
 
 const char *cuda_dense_fault(const gpu_call *c, uint32_t mode) {
@@ -170,12 +200,11 @@ static void grid_convert(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 static void grid_batch(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     batch_shape s = batch_shape_of(c);
-    (void)t;
     g->groups[0] = (uint32_t)(s.tiles + 3) / 4;
     g->groups[1] = (uint32_t)s.parts;
     g->groups[2] = (uint32_t)((c->v[0].shape[0] + 16 * s.sets - 1) / (16 * s.sets));
     g->threads = (uint32_t)BATCH_THREADS(s.sets);
-    g->shared = (uint32_t)BATCH_SHARED(s.sets);
+    g->shared = (uint32_t)(t->arch < LEAST_ARCH ? BATCH_STAGE(s.sets) : BATCH_SHARED(s.sets)); /* 7.5: one stage */
 }
 
 static void grid_finish(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
@@ -201,6 +230,12 @@ static void grid_finish(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     }                                                                                                                  \
     static const char *mixed_8_##name(const gpu_call *c, const gpu_traits *t) {                                        \
         return check_gemv_8(c, t, mode);                                                                               \
+    }                                                                                                                  \
+    static const char *same_7_##name(const gpu_call *c, const gpu_traits *t) {                                         \
+        return of_one_format(check_gemv_7(c, t, mode), c, mode);                                                       \
+    }                                                                                                                  \
+    static const char *mixed_7_##name(const gpu_call *c, const gpu_traits *t) {                                        \
+        return check_gemv_7(c, t, mode);                                                                               \
     }
 #define CHECKS(name, mode)                                                                                             \
     CHECKS_OF_NORMED(name, mode)                                                                                       \
@@ -209,6 +244,9 @@ static void grid_finish(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     }                                                                                                                  \
     static const char *small_##name(const gpu_call *c, const gpu_traits *t) {                                          \
         return check_batch(c, t, mode, 2);                                                                             \
+    }                                                                                                                  \
+    static const char *old_##name(const gpu_call *c, const gpu_traits *t) {                                            \
+        return check_batch_7(c, t, mode);                                                                              \
     }
 CHECKS_OF_NORMED(normed, PRODUCT_NORM)
 CHECKS_OF_NORMED(posted, PRODUCT_NORM | PRODUCT_POST)
@@ -244,7 +282,7 @@ static const char *check_rows(const gpu_call *c, const gpu_traits *t) {
         return "it takes a packed weight and ids";
     if (y->format || ids->format != HAL_FORMAT_I32 || ids->shape[0] != y->shape[0])
         return "ids must be i32 (T) and the output f32 (T, D)";
-    return t->arch < LEAST_ARCH ? "needs compute capability 8.0" : 0;
+    return t->arch < OLD_ARCH ? "needs compute capability 7.5" : 0;
 }
 
 static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
@@ -253,13 +291,15 @@ static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->threads = THREADS;
 }
 
-/* Of up to four columns; where the rings of 16 waves don't fit, of 8. */
+/* Of up to four columns; where the rings of 16 waves don't fit, of 8; of 7.5. */
 #define NORMED(op_, name, mode_)                                                                                       \
     {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},              \
         {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}},       \
         {.op = op_, .check = mixed_##name, .mode = mode_, .launch = {{"gemv_mixed", grid_gemv, 1}}},                   \
-        {.op = op_, .check = same_8_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv_8", grid_gemv_8, 1}}}, {  \
-        .op = op_, .check = mixed_8_##name, .mode = mode_, .launch = {{"gemv_8_mixed", grid_gemv_8, 1}}                \
+        {.op = op_, .check = same_8_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv_8", grid_gemv_8, 1}}},    \
+        {.op = op_, .check = mixed_8_##name, .mode = mode_, .launch = {{"gemv_8_mixed", grid_gemv_8, 1}}},             \
+        {.op = op_, .check = same_7_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv_7", grid_gemv_7, 1}}}, {  \
+        .op = op_, .check = mixed_7_##name, .mode = mode_, .launch = {{"gemv_7_mixed", grid_gemv_7, 1}}                \
     }
 
 /* Of any number of columns. A fused norm is for few columns only: with many, a separate norm is cheap. */
@@ -270,7 +310,8 @@ static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     }
 #define PRODUCT(op_, name, mode_)                                                                                      \
     NORMED(op_, name, mode_), BATCH(op_, few_##name, mode_, "batch_16"), BATCH(op_, many_##name, mode_, "batch_64"),   \
-        BATCH(op_, small_##name, (mode_) | PRODUCT_SMALL, "batch_32")
+        BATCH(op_, small_##name, (mode_) | PRODUCT_SMALL, "batch_32"),                                                 \
+        BATCH(op_, old_##name, (mode_) | PRODUCT_SMALL, "batch_7_32")
 
 const gpu_kernel cuda_products[] = {
     NORMED("norm_linear", normed, PRODUCT_NORM),
@@ -290,7 +331,8 @@ const gpu_kernel cuda_products[] = {
 /* Batch-invariant: one kernel for any number of columns, so the order of a sum depends on the matrices' shapes alone. */
 #define DETERMINISTIC(op_, name, mode_)                                                                                \
     BATCH(op_, batch_##name, (mode_) | PRODUCT_DETERMINISTIC, "batch_64"),                                             \
-        BATCH(op_, small_##name, (mode_) | PRODUCT_DETERMINISTIC | PRODUCT_SMALL, "batch_32")
+        BATCH(op_, small_##name, (mode_) | PRODUCT_DETERMINISTIC | PRODUCT_SMALL, "batch_32"),                         \
+        BATCH(op_, old_##name, (mode_) | PRODUCT_DETERMINISTIC | PRODUCT_SMALL, "batch_7_32")
 
 const gpu_kernel cuda_deterministic_products[] = {
     DETERMINISTIC("linear", plain, 0),
@@ -302,7 +344,7 @@ const gpu_kernel cuda_deterministic_products[] = {
 };
 
 static uint64_t tiles_bytes(int64_t rows, int64_t columns, const gpu_traits *t, int64_t chunk, int64_t block) {
-    if (t->arch < LEAST_ARCH || columns % block)
+    if (t->arch < OLD_ARCH || columns % block)
         return 0;
     return (uint64_t)((rows + 15) / 16 * ((columns + 255) / 256) * chunk);
 }

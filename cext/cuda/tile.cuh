@@ -17,6 +17,31 @@
 
 /* --- matrix products of a wave; c += a b */
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800 /* 7.5 has m8n8k16: a quarter of m16n8k32, of the same registers */
+#define MMA_8(types, c, a, b)                                                                                          \
+    asm("mma.sync.aligned.m8n8k16.row.col.s32." types ".s32 {%0,%1}, {%2}, {%3}, {%0,%1};"                             \
+        : "+r"((c)[0]), "+r"((c)[1])                                                                                   \
+        : "r"(a), "r"(b))
+__device__ __forceinline__ void mma_u8(int *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+    MMA_8("u8.s8", c, a[0], b0);
+    MMA_8("u8.s8", c, a[2], b1);
+    MMA_8("u8.s8", c + 2, a[1], b0);
+    MMA_8("u8.s8", c + 2, a[3], b1);
+}
+
+__device__ __forceinline__ void mma_s8(int *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+    MMA_8("s8.s8", c, a[0], b0);
+    MMA_8("s8.s8", c, a[2], b1);
+    MMA_8("s8.s8", c + 2, a[1], b0);
+    MMA_8("s8.s8", c + 2, a[3], b1);
+}
+
+__device__ __forceinline__ void mma_s8_half(int *c, uint32_t a0, uint32_t a1, uint32_t b) {
+    MMA_8("s8.s8", c, a0, b);
+    MMA_8("s8.s8", c + 2, a1, b);
+}
+#undef MMA_8
+#else
 __device__ __forceinline__ void mma_u8(int *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
@@ -34,6 +59,7 @@ __device__ __forceinline__ void mma_s8_half(int *c, uint32_t a0, uint32_t a1, ui
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(b));
 }
+#endif
 
 __device__ __forceinline__ void mma_f16_k8(float *c, uint32_t a0, uint32_t a1, uint32_t b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
@@ -77,10 +103,12 @@ __device__ __forceinline__ void wait_before() {
 
 /* --- asynchronous copies from device memory to shared memory */
 
-/* L2 policy evict_first: weights are read once per step. */
+/* L2 policy evict_first: weights are read once per step. 7.5 has none. */
 __device__ __forceinline__ uint64_t read_once() {
-    uint64_t policy;
+    uint64_t policy = 0;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
     return policy;
 }
 
@@ -111,11 +139,21 @@ __device__ __forceinline__ bool wave_asks() {
     return !HOPPER || threadIdx.x % 32 == 0;
 }
 
-/* Asks for a chunk; `bytes` is a multiple of 16. Called by the lanes of wave_asks(). */
+/* Asks for a chunk; `bytes` is a multiple of 16, at most PACKED_MOST. Called by the lanes of wave_asks(). */
 __device__ __forceinline__ void wave_fetch(uint32_t to, const char *from, int bytes, uint32_t bar, uint64_t policy) {
 #if HOPPER
     barrier_expect(bar, bytes);
     copy_bulk(to, from, bytes, bar, policy);
+#elif __CUDA_ARCH__ < 800 /* no asynchronous copies: the chunk is there when the wave meets at barrier_wait() */
+    uint4 piece[9];
+#pragma unroll
+    for (int i = 0; i < 9; i++)
+        if (const int at = 16 * (threadIdx.x % 32) + 512 * i; at < bytes)
+            piece[i] = *(const uint4 *)(from + at);
+#pragma unroll
+    for (int i = 0; i < 9; i++)
+        if (const int at = 16 * (threadIdx.x % 32) + 512 * i; at < bytes)
+            store_16(to + at, piece[i]);
 #else
     for (int i = 16 * (threadIdx.x % 32); i < bytes; i += 512)
         asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to + i), "l"(from + i),

@@ -286,11 +286,36 @@ struct tile_iq4_xs {
     }
 };
 
+/* The float scales of both halves of 128 columns. */
+struct scales_float2 {
+    float v[2];
+    __device__ __forceinline__ float of(int j) const {
+        return j < 4 ? v[0] : v[1];
+    }
+};
+
+struct tile_i8_g128 {
+    enum { FORMAT = 2003, BYTES = 4224, KIND = SCALE_FLOAT, SIGNED = 1, MINS = 0, SPLIT = 0 };
+    typedef scales_float2 scales_type;
+    __device__ static __forceinline__ float unit(int) {
+        return 1.0f;
+    }
+    __device__ static __forceinline__ void codes(const char *w, int lane, int p, uint32_t a[2][4]) {
+        tile_q8_0::codes(w, lane, p, a);
+    }
+    __device__ static __forceinline__ scales_float2 scales(const char *w, int row) {
+        const float2 s = *(const float2 *)(w + 4096 + 8 * row);
+        return {{s.x, s.y}};
+    }
+};
+
 #define SAME_BYTES(name, number, bytes, block)                                                                         \
     static_assert(tile_##name::FORMAT == number && tile_##name::BYTES == bytes, #name);
 PACKED_FORMATS(SAME_BYTES)
 #undef SAME_BYTES
 
-#define TILE_FORMATS(f) f(q4_k) f(q5_k) f(q6_k) f(q8_0) f(q4_0) f(q5_0) f(iq4_nl) f(iq4_xs) f(mxfp4)
+#ifndef TILE_FORMATS /* a bench may name fewer, for it compiles sooner */
+#define TILE_FORMATS(f) f(q4_k) f(q5_k) f(q6_k) f(q8_0) f(q4_0) f(q5_0) f(iq4_nl) f(iq4_xs) f(mxfp4) f(i8_g128)
+#endif
 
 #endif

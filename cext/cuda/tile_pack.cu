@@ -10,6 +10,7 @@
 #include "tile_formats.cuh"
 
 #define inline __device__ __forceinline__
+#include "../quant/i8_g128.h"
 #include "../quant/iq4_xs.h"
 #include "../quant/mxfp4.h"
 #include "../quant/q4_0.h"
@@ -151,6 +152,21 @@ template <> struct packer<tile_q8_0> {
             const block_q8_0 *b = s.block<block_q8_0>(row, j);
             return b ? b->d : (uint16_t)0;
         });
+    }
+};
+
+template <> struct packer<tile_i8_g128> {
+    enum { COLUMNS = 128, BLOCK = sizeof(block_i8_g128) };
+    __device__ static void put(char *to, int lane, const source &s) {
+        auto code = [&](int row, int k) {
+            const block_i8_g128 *b = s.block<block_i8_g128>(row, k / 128);
+            return b ? b->qs[k % 128] : 0;
+        };
+        for (int j = 0; j < 8; j++)
+            for (int r = 0; r < 4; r++)
+                ((uint32_t *)(to + 512 * j + 16 * lane))[r] = word_from(code, lane, j, r);
+        const block_i8_g128 *b = s.block<block_i8_g128>(lane / 2, lane % 2);
+        ((float *)(to + 4096))[lane] = b ? b->d : 0.0f;
     }
 };
 

@@ -1,4 +1,5 @@
-/* words.h: small PTX wrappers that CUDA kernels share. A barrier that counts bytes needs sm_90 or newer. */
+/* words.h: small PTX wrappers that CUDA kernels share. A barrier that counts bytes needs sm_90 or newer,
+ * one that counts arrivals sm_80. */
 #ifndef SATCHEL_CUDA_WORDS_H
 #define SATCHEL_CUDA_WORDS_H
 
@@ -19,10 +20,19 @@ static __device__ __forceinline__ void store_16(uint32_t to, uint4 x) {
                  : "memory");
 }
 
+/* Bytes of the launch's dynamic shared memory, from which follows how it is divided. */
+static __device__ __forceinline__ int launched_bytes() {
+    int bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    return bytes;
+}
+
 /* --- barriers in shared memory */
 
 static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+#endif
 }
 
 #if HOPPER
@@ -41,6 +51,11 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
                  " @!done bra again;\n}" ::"r"(barrier),
                  "r"(parity)
                  : "memory");
+}
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+/* 7.5 has no such barriers. What a wave waits for its own lanes have stored: called by all of them. */
+static __device__ __forceinline__ void barrier_wait(uint32_t, uint32_t) {
+    __syncwarp();
 }
 #else
 static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {

@@ -20,6 +20,7 @@ import re
 import struct
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 MAGIC = b"SATCHEL1"
@@ -46,8 +47,12 @@ def deflated(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def pack(driver: int, images: list[tuple[str, int, str, bytes]]) -> bytes:
-    """The archive of (name, least, arch, image)."""
+def pack(
+    driver: int,
+    images: list[tuple[str, int, str, bytes]],
+    deflate: Callable[[bytes], bytes] = deflated,
+) -> bytes:
+    """The archive of (name, least, arch, image). deflate: gives what `deflated` does."""
     at = HEAD.size + len(images) * ENTRY.size
     head, body = HEAD.pack(MAGIC, len(images), driver), b""
     for name, least, arch, data in images:
@@ -55,7 +60,7 @@ def pack(driver: int, images: list[tuple[str, int, str, bytes]]) -> bytes:
             raise SystemExit(f"pack.py: the names {name!r} and {arch!r} are longer than 23 and 63 bytes")
         if not data:
             raise SystemExit(f"pack.py: the image {name!r} for {arch} is empty")
-        stored = deflated(data)
+        stored = deflate(data)
         kind, number = kind_of(least, arch)
         place = at + len(body)
         head += ENTRY.pack(name.encode(), arch.encode(), kind, number, place, len(stored), len(data))

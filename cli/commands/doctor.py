@@ -223,7 +223,7 @@ def searches() -> CheckResult:
 
 def computed(name: str, backend: Any, mend: str) -> CheckResult:
     """Opens the backend's first device and runs its self-test."""
-    from satchel.cli.gpus import mend_image
+    from satchel.cli.gpus import image_text, mend_image
     from satchel.runtime.device.device import TEST_ONLY
     from satchel.runtime.device.libraries import find_backend
     from satchel.runtime.device.selftest import cache_types, lacking, selftest
@@ -231,7 +231,7 @@ def computed(name: str, backend: Any, mend: str) -> CheckResult:
     try:
         device = backend.open()
         info = device.info()
-        image = f", image {info.image}" if info.image else ""
+        image = image_text(info.variant, info.image)
         text = f"{info.name}, {info.variant}{image}, {info.threads} threads"
         if name == "null":
             device.close()

@@ -60,7 +60,7 @@ from satchel.runtime.scheduler.lengths import Lengths
 from satchel.runtime.scheduler.scheduler import check
 from satchel.runtime.worker.pending_call import PendingCall, call_of
 from satchel.runtime.worker.replay import LiveRequest
-from satchel.runtime.worker.service import LostWork, Membership, WorkerService
+from satchel.runtime.worker.service import LostWork, Membership, ProcessLost, WorkerService
 from satchel.runtime.worker.wire import Message, encode
 
 NO_LIMIT = 1 << 30  # requests in the line of a member: the fleet's line has the limit
@@ -158,9 +158,9 @@ class Fleet:
     # Members
 
     def begin(self, progress: abc.Callable[[int, int], object] | None) -> None:
-        """Loads the model in every member; ends them all if one fails. The first settles the context, which
-        the others get too. Those that share devices load one after another, since each looks at the memory
-        that the others left.
+        """Loads the model in every member; ends them all if one fails, other than by a host that cannot be
+        reached while another can. The first settles the context, which the others get too. Those that share
+        devices load one after another, since each looks at the memory that the others left.
         """
         done: dict[str, tuple[int, int]] = {}
 
@@ -180,14 +180,46 @@ class Fleet:
             if not self._start:
                 self._await_first()
                 return
-            first, *others = [self._new(index) for index in range(self._start)]
-            load(first)
-            apart = bool(self._engines) or share_of(self.options, 0, self.size).sharers == 1
-            with ThreadPoolExecutor(max(1, len(others)) if apart else 1, "satchel-load") as pool:
-                list(pool.map(load, others))
+            members = [self._new(index) for index in range(self._start)]
+            if self._engines:
+                self._begin_at_hosts(members, load)
+                return
+            load(members[0])
+            apart = share_of(self.options, 0, self.size).sharers == 1
+            with ThreadPoolExecutor(max(1, len(members) - 1) if apart else 1, "satchel-load") as pool:
+                list(pool.map(load, members[1:]))
         except BaseException:
             self.kill()
             raise
+
+    def _begin_at_hosts(self, members: abc.Sequence[Member], load: abc.Callable[[Member], None]) -> None:
+        """Loads the model at the first host that can be reached, then at the others. A host that cannot be
+        reached is tried until it can be, and its member joins then. Raises the last error where none can be.
+        """
+        away: dict[Member, ProcessLost] = {}
+
+        def reached(member: Member) -> bool:
+            try:
+                load(member)
+            except ProcessLost as error:
+                away[member] = error
+                return False
+            return True
+
+        hosts = iter(members)
+        if not any(map(reached, hosts)):  # up to the first
+            raise away[members[-1]]
+        others = list(hosts)
+        with ThreadPoolExecutor(max(1, len(others)), "satchel-load") as pool:
+            list(pool.map(reached, others))
+        for member, error in away.items():
+            LOG.error("%s: member %s joins when its host is there: %s", self.path.name, member.name, error)
+            with self._lock:
+                self._of.pop(member.service, None)
+                again = self._new(member.index, name=member.name)
+            member.service.close()
+            again.service.patient = True
+            self._join(again)
 
     def _await_first(self) -> None:
         """Waits for a member that has loaded the model. Raises the error of what can bring none."""

@@ -50,18 +50,21 @@ def replicas_of(
     nodes: Path = NODES,
 ) -> Replicas:
     """Settles `replicas` and, where the user names no device, which GPUs they have. size: bytes of the file.
-    gpus: finds those of this machine.
+    gpus: finds those of this machine. The options of one replica ask for one engine in a process, which must
+    not ask for replicas again.
     """
     wanted = read_replicas(options.replicas)
     if wanted == 1:
         return Replicas(1, options)
     named = read_devices(options.device)
-    found = [] if named or options.gpu_layers in (0, "0") else (gpus or gpus_of)(options)
-    if not found:
-        return _without_gpus(options, wanted, named, size, nodes)
-    if wanted is None:
-        return _one_each(options, found, size)
-    return _on(options, found, wanted)
+    gpus_here = [] if named or options.gpu_layers in (0, "0") else (gpus or gpus_of)(options)
+    if not gpus_here:
+        found = _without_gpus(options, wanted, named, size, nodes)
+    else:
+        found = _one_each(options, gpus_here, size) if wanted is None else _on(options, gpus_here, wanted)
+    if found.count > 1:
+        return found
+    return replace(found, options=replace(found.options, worker="process", replicas=1, pools=OFF))
 
 
 def _without_gpus(

@@ -44,6 +44,12 @@ LOADS = 3  # consecutive processes that may end during the load, or soon after i
 YOUNG = 2.0  # seconds of "soon"
 
 
+class ProcessLost(DeviceError):
+    """The process ended before the model was loaded, or soon after, again and again; or its host cannot be
+    reached.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class LostWork:
     """What a process that ended leaves to be done elsewhere."""
@@ -96,7 +102,11 @@ class WorkerService:
     stamps: of the files that its owner opened; every process must open the same.
     engine: where the process runs; None: on this host.
     member: None for a service of its own.
+    patient: whether a host that has never been reached is tried until it can be; of a fleet's members alone,
+    where others answer meanwhile.
     """
+
+    patient = False
 
     def __init__(
         self,
@@ -588,10 +598,11 @@ class WorkerService:
         LOG.error("the worker process %s; requests in its step: %s", died, self._step)
         # The host of a fleet's member may be away for long; others answer meanwhile.
         waits = self._engine is not None and self._owner is not None
-        if (failed >= LOADS and not waits) or (failed and not self.cache.context):
+        loads_first = not self.cache.context and not (waits and self.patient)
+        if (failed >= LOADS and not waits) or (failed and loads_first):
             when = "as soon as it had loaded" if loaded else "while it loaded"
             often = f", {failed} times in a row: load it again" if failed > 1 else ""
-            self._broken = DeviceError(f"{self.path}: the worker process {died} {when} the model{often}")
+            self._broken = ProcessLost(f"{self.path}: the worker process {died} {when} the model{often}")
             return
         if self._owner:
             self._hand_over(died)

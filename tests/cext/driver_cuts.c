@@ -1,8 +1,9 @@
-/* driver_cuts.c: how a GPU's products of few columns are cut into groups (cext/cuda/columns.h), for matrices of any size: what the
- * kernels count on, without a GPU. */
+/* driver_cuts.c: how a GPU's products of few columns are cut into groups (cext/cuda/columns.h), for matrices of any size, and how
+ * kernels without wgmma divide shared memory of any size: what the kernels count on, without a GPU. */
 #include "harness.h"
 
-#include "../../cext/cuda/columns.h"
+#include "../../cext/cuda/columns_chunk.h"
+#include "../../cext/cuda/expert_warp.h"
 
 enum { MULTIPROCESSORS = 132, SHARED = 227 << 10, BARRIERS = 128 /* bytes that a ring's barriers have */ };
 
@@ -44,10 +45,52 @@ static void one_cut(const gpu_call *c, int weights) {
           r.bytes);
 }
 
+/* expert_warp.cu knows its memory by the bytes that it is launched with, so these must give the division that the host chose. */
+static void expert_memory(int most, int chunk_bytes, int limit) {
+    const expert_warp_shape s = expert_warp_shape_of(most, chunk_bytes, limit);
+    const expert_warp_room r = expert_warp_room_of(most, s.warps ? s.warps : EXPERT_WARPS, chunk_bytes, s.bytes);
+    int good = 1;
+    if (!s.warps) {
+        CHECK(expert_warp_room_of(most, EXPERT_WARPS_FEW, chunk_bytes, limit).bytes > limit,
+              "experts, tiles of %d, chunks of %d bytes: no group, though there is room in %d", most, chunk_bytes,
+              limit);
+        return;
+    }
+    good = good && r.bytes == s.bytes && s.bytes <= limit && s.groups * (s.bytes + 1024) <= limit + 1024;
+    good = good && r.weight == 2 * s.warps * chunk_bytes && r.column == most * COLUMNS_K * 2;
+    good = good && r.weight_stages >= 2 && r.weight_stages <= EXPERT_WARP_CHUNKS && r.column_stages >= 2 &&
+           r.column_stages <= EXPERT_WARP_STEPS;
+    good = good && r.weights >= r.column_stages * r.column && r.tables >= r.weights + r.weight_stages * r.weight &&
+           r.bytes >= r.tables + 2 * s.warps * COLUMNS_TABLE && r.weights % 128 == 0 && r.tables % 16 == 0;
+    CHECK(good, "experts, tiles of %d, chunks of %d bytes, %d bytes: %d groups of %d warps and %d bytes, stages %d %d",
+          most, chunk_bytes, limit, s.groups, s.warps, s.bytes, r.weight_stages, r.column_stages);
+}
+
+/* columns_chunk.cu tells two stages from three by its bytes, and its sums lie where activations did. */
+static void chunk_memory(int columns, int chunk_bytes) {
+    const chunk_room two = chunk_room_of(2, columns, chunk_bytes), three = chunk_room_of(3, columns, chunk_bytes);
+    const int sums = columns * (WARP_WARPS * TILE_ROWS + 4) * 4;
+    CHECK(two.bytes < three.bytes && sums <= two.weights && two.weights == 2 * columns * CHUNK * 2 &&
+              three.tables >= three.weights + 3 * WARP_WARPS * chunk_bytes && three.tables % 16 == 0,
+          "chunks of %d bytes, %d columns: %d and %d bytes", chunk_bytes, columns, two.bytes, three.bytes);
+}
+
+static void memory_without_wgmma(void) {
+    static const int chunks[] = {2176, 2304, 2816, 3360, 4224, 4352};
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        for (int limit = 16 << 10; limit <= 228 << 10; limit += 1000) {
+            expert_memory(EXPERT_NARROW, chunks[i], limit);
+            expert_memory(EXPERT_WARP_WIDE, chunks[i], limit);
+        }
+        for (int columns = 8; columns <= WARP_COLUMNS; columns *= 2)
+            chunk_memory(columns, chunks[i]);
+    }
+}
+
 void test_cuts(void) {
     static const int widths[] = {32, 256, 896, 2048, 4096, 14336, 53248},
                      heights[] = {1, 64, 1000, 4096, 28672, 256000};
-    static const int formats[] = {12, 13, 14, 8, 2, 39, F16, BF16};
+    static const int formats[] = {12, 13, 14, 8, 2, 39, 2003, F16, BF16};
     for (int tokens = 5; tokens <= COLUMNS_MOST; tokens += 1 + tokens / 8)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
             for (size_t h = 0; h < sizeof heights / sizeof *heights; h++)
@@ -61,4 +104,5 @@ void test_cuts(void) {
                     c = product(tokens, widths[w], 0, rows, same, 3);
                     one_cut(&c, 3);
                 }
+    memory_without_wgmma();
 }

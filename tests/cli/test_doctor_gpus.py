@@ -72,3 +72,22 @@ def test_the_tuning_in_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path.write_text("[]")
     (part,) = gpus.tunings()
     assert part.needed and not part.there and part.mend == "satchel tune --forget"
+
+
+@pytest.mark.parametrize(
+    ("variant", "image", "said"),
+    [
+        ("cuda 9.0", "sm_90a", ", image sm_90a (wgmma)"),
+        ("cuda 8.6", "sm_80", ", image sm_80 (mma.sync)"),
+        ("cuda 12.0", "sm_120", ", image sm_120 (mma.sync)"),
+        ("cuda 8.0", "sm_90 of compute_80", ", image sm_90 of compute_80 (mma.sync)"),
+        ("cuda 7.5", "sm_75", ", image sm_75 (m8n8k16 for products and experts, other kernels portable)"),
+        ("dry 11.0", "PTX of compute_75", ", image PTX of compute_75 (portable kernels alone)"),
+        ("hip gfx942", "gfx942", ", image gfx942"),
+        ("avx512", "", ""),
+    ],
+)
+def test_an_image_comes_with_the_family_of_kernels_that_the_card_gets(
+    variant: str, image: str, said: str
+) -> None:
+    assert gpus.image_text(variant, image) == said

@@ -49,7 +49,8 @@ def build(folder: Path) -> None:
     quiet = {"check": True, "stdout": subprocess.DEVNULL}
     subprocess.run(["cmake", "-S", ROOT, "-B", folder / "b", *options], **quiet)  # type: ignore[call-overload]
     subprocess.run(["cmake", "--build", folder / "b", "--target", "satchel_cuda"], **quiet)  # type: ignore[call-overload]
-    places = [f"-I{CEXT / p}" for p in ("dry", "gpu", "include", "host")]
+    places = [f"-I{CEXT / p}" for p in ("dry", "gpu", "include", "host", "kernels", "quant")]
+    places.append(f"-I{folder / 'b' / 'cext' / 'include'}")  # what CMake has made
     sources = [Path(__file__).with_name("driver.c"), CEXT / "dry" / "driver.c"]
     out = folder / "libcuda.so.1"
     subprocess.run(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_cases import Tokens, attention_case
-from gpu_calls import FEW, RUNS, SHORT, attention
+from gpu_calls import DRAFTS, FEW, RUNS, SHORT, attention
 from kernel_cases import check
 from one_step import Case, define, generator, plan_of, run
 
@@ -90,6 +90,33 @@ def test_heads_of_any_size_equal_the_definition(cuda: Device, format: str) -> No
                 one = attention(format, heads, tokens)
                 assert "attention_split" in first_kernel(cuda, one)
                 check(one, run(cuda, "attention", one), define("attention", one))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["plain", "window", "self alone", "chunk"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_draft_tokens_equal_the_definition(cuda: Device, format: str, kind: str) -> None:
+    """A group takes a run of tokens at once, up to 16 heads of them. More than 8 heads of a KV head go token
+    by token.
+    """
+    for d in (64, 128):
+        for heads in ((2, 2, d), (4, 2, d), (6, 2, d), (5, 1, d), (8, 1, d), (16, 1, d)):
+            one = attention(format, heads, DRAFTS, sinks=4.0 if heads[0] == 6 else 0.0, **KINDS[kind])
+            assert "attention_split" in first_kernel(cuda, one)
+            check(one, run(cuda, "attention", one), define("attention", one))
+
+
+@pytest.mark.gpu
+def test_a_tokens_attention_beside_drafts_is_that_of_the_token_alone(cuda: Device) -> None:
+    whole = attention("f16", (8, 2, 128), DRAFTS)
+    found = run(cuda, "attention", whole)
+    for at in (0, 6, 7, 12):
+        alone = replace(
+            whole,
+            shape=(1, *whole.shape[1:]),
+            inputs=tuple((a[at : at + 1], f) if len(a) == len(DRAFTS) else (a, f) for a, f in whole.inputs),
+        )
+        np.testing.assert_allclose(run(cuda, "attention", alone)[0], found[at], rtol=0, atol=2e-3)
 
 
 @pytest.mark.gpu

@@ -1,6 +1,6 @@
-"""The kernels for compute capability 8.0 and later ones without wgmma: which calls get them (on the device
-"dry", which has CUDA's host code and tables, and passes for such a card). `pytest -m gpu` computes by them,
-where the library has them (SATCHEL_CUDA_LOWERED).
+"""The kernels for compute capability 8.0 and later ones without wgmma, and the few of 7.5: which calls get
+them (on the device "dry", which has CUDA's host code and tables, and passes for such a card). `pytest -m gpu`
+computes by them, where the library has them (SATCHEL_CUDA_LOWERED).
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ import fused_cases
 import pytest
 from attention_cases import Tokens
 from devices import opened
+from expert_cases import products
 from gpu_calls import FEW, PACKED, RUNS, SHORT, attention, product, weights_of
 from kernel_cases import check
 from latent_cases import past_of
 from one_step import Case, define, f32, generator, pack_inputs, plan_of, run
 
+from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device
 
 CARDS = ("dry 8.0", "dry 8.6", "dry 8.9")
 BOUND = 1e-3  # nmse: weights and activations meet as bfloat16, or in 16 bits
+TILES = 5e-5  # nmse of mixtures' prompts, of usual numbers
+GATED = {"expert_linear": 1, "expert_swiglu": 2}  # weights of these ops
 
 
 @pytest.fixture(scope="module", params=CARDS)
@@ -46,8 +50,12 @@ def test_packed_products_of_any_number_of_columns_have_a_fast_kernel(dry_card: D
             one = product(op, format, tokens, 512, 256)
             packed = weights_of(one)
             found = kernel_of(dry_card, op, one, packed)
-            several = ("columns_convert+columns_warp_", "columns_convert+columns_shared_")
+            several = tuple(f"columns_convert+columns_{kind}_" for kind in ("chunk", "warp", "shared"))
             assert found.startswith("gemv" if tokens <= 4 else several), (tokens, found)
+            if tokens <= 16 or tokens > 64:  # of more columns where they fit beside the weights
+                assert ("chunk" in found) == (5 <= tokens <= 16), (tokens, found)
+            elif large(dry_card):
+                assert "chunk" in found, (tokens, found)
 
 
 def test_prompts_unpack_a_weight_once_for_256_columns(dry_card: Device) -> None:
@@ -63,7 +71,7 @@ def test_rows_too_long_for_gemv_are_for_warps(dry_card: Device) -> None:
     """Four columns of 14,336 numbers take 123 KB beside the rings."""
     for format in ("q4_k", "q8_0"):
         found = kernel_of(dry_card, "linear", product("linear", format, 4, 14336, 64), (1, 2))
-        assert found == "columns_convert+columns_warp_8_1"
+        assert found == "columns_convert+columns_chunk_8"
 
 
 def test_groups_of_eight_waves_serve_where_those_of_sixteen_find_no_room(dry_card: Device) -> None:
@@ -81,6 +89,15 @@ def test_other_weights_have_kernels_by_mma_for_prompts(dry_card: Device) -> None
             kernel_of(dry_card, "linear", product("linear", format, 100, 512, 256), ())
             == "wide_tiles+linear_warp"
         )
+
+
+@pytest.mark.parametrize("op", ["linear", "linear_add", "linear_swiglu"])
+def test_weights_of_16_bits_have_a_kernel_for_few_columns(dry_card: Device, op: str) -> None:
+    for format in ("f16", "bf16"):
+        for tokens, columns in ((5, 8), (9, 16), (30, 32), (64, 64)):
+            found = kernel_of(dry_card, op, product(op, format, tokens, 512, 256), ())
+            assert found == f"columns_convert+columns_dense_warp_{columns}"
+        assert "columns_dense" not in kernel_of(dry_card, op, product(op, format, 100, 512, 256), ())
 
 
 @pytest.mark.parametrize(
@@ -114,7 +131,61 @@ def test_latent_attention_of_deepseeks_size_has_a_kernel(dry_card: Device) -> No
         assert kernel_of(dry_card, "attention", one, ()) == want
 
 
+def mixture(op: str, format: str, tokens: int, k: int, n: int, of: tuple[int, int]) -> Case:
+    """A product of experts, of: those of a token and in all. Gate and up have one input row for all."""
+    one = products(
+        generator(f"{op} {format} {tokens}"), format, GATED[op], tokens, k, n, GATED[op] == 1, of=of
+    )
+    (x, act), *rest = one.inputs
+    return replace(one, inputs=((FORMATS[act].decode(x), "f32"), *rest), bound=TILES)
+
+
+@pytest.mark.parametrize("op", GATED)
+@pytest.mark.parametrize("format", PACKED)
+def test_prompts_of_mixtures_have_tiles_of_pairs_for_every_format(
+    dry_card: Device, format: str, op: str
+) -> None:
+    """Few pairs of token and expert have groups of their own; narrow tiles are for few pairs of an expert."""
+    weights = tuple(range(1, 1 + GATED[op]))
+    tiles = {n: f"expert_list_{n}+expert_warp_{n}_{format}" for n in (32, 64)}
+    for tokens, found in ((8, f"experts_few_{format}"), (100, tiles[32]), (400, tiles[64])):
+        kernel = kernel_of(dry_card, op, mixture(op, format, tokens, 512, 64, (4, 32)), weights)
+        assert kernel == found, tokens
+
+
+@pytest.mark.parametrize("format", PACKED)
+def test_packed_weights_have_kernels_on_the_oldest_cards(format: str) -> None:
+    """Of any number of tokens and any length of rows, as there is no other kernel that reads them."""
+    with opened("dry 7.5") as device:
+        for k in (512, 4096, 14336):
+            for tokens in (1, 4, 5, 64, 300):
+                one = product("linear", format, tokens, k, 64)
+                found = kernel_of(device, "linear", one, weights_of(one))
+                several = "batch_convert+batch_7_32+batch_finish"
+                assert found == several or (tokens <= 4 and found == f"gemv_7_{format}"), (k, tokens, found)
+                assert tokens > 1 or k > 4096 or found != several
+        for op, count in GATED.items():
+            for tokens, want in ((8, "experts_few"), (400, "experts_many")):
+                one = mixture(op, format, tokens, 5120, 64, (2, 3))
+                found = kernel_of(device, op, one, tuple(range(1, 1 + count)))
+                assert found == f"{want}_{format}", (tokens, found)
+
+
 # --- on a card
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", GATED)
+@pytest.mark.parametrize("format", PACKED)
+def test_prompts_of_mixtures_equal_their_definition(card: Device, format: str, op: str) -> None:
+    """Experts that nobody chose, of one pair and of several tiles, by every kernel that the card has."""
+    weights = tuple(range(1, 1 + GATED[op]))
+    for tokens, k, n, of in ((30, 256, 48, (8, 128)), (130, 512, 130, (2, 5)), (600, 1024, 272, (1, 4))):
+        one = mixture(op, format, tokens, k, n, of)
+        want = define(op, one)
+        for kernel in card.kernels(pack_inputs(card, one, plan_of(op, one, 64)[0], weights), 0):
+            how = replace(one, name=f"{one.name} {kernel}")
+            check(how, run(card, op, one, packed=weights, kernel=kernel), want)
 
 
 @pytest.mark.gpu

@@ -21,7 +21,7 @@ from satchel.runtime.sampling import GREEDY
 
 BOUND, MARGIN = 1e-3, 0.1  # NMSE of logits; how far ahead the likeliest token must be
 USUAL = ("f32", "f16", "bf16", "q8_0", "q4_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
-OTHERS = ("iq4_nl", "iq4_xs", "mxfp4", "iq3_s", "tq1_0", "nvfp4", "f8_e4m3")
+OTHERS = ("iq4_nl", "iq4_xs", "mxfp4", "iq3_s", "tq1_0", "nvfp4", "f8_e4m3", "i8_g128")
 IDS = list(range(5, 29))
 
 
@@ -57,7 +57,7 @@ def test_logits_are_those_of_the_cpu(gpu: str, format: str, tmp_path: Path) -> N
     agree(logits(path, gpu), logits(path, "cpu"))
 
 
-@pytest.mark.parametrize("format", ["q4_k", "q6_k", "q8_0", "f16", "bf16", "q2_k"])
+@pytest.mark.parametrize("format", ["q4_k", "q6_k", "q8_0", "i8_g128", "f16", "bf16", "q2_k"])
 def test_any_number_of_tokens_agrees(gpu: str, format: str, tmp_path: Path) -> None:
     """There are kernels for 1 to 4, up to 8, 16, 32, 64 and 128 columns, and for more."""
     if gpu != "cuda":

@@ -22,15 +22,17 @@ KERNELS = [*(CEXT / "cuda").glob("*.cu*"), *(CEXT / "kernels").glob("*.k.h")]
 def test_every_source_is_listed_with_the_capability_that_it_is_written_for() -> None:
     sources = IMAGES["cuda_sources"]()
     assert sorted(name for name, *_ in sources) == sorted(p.stem for p in (CEXT / "cuda").glob("*.cu"))
-    assert sources[0] == ("portable", 75, 0, ("--fmad=false",))
+    assert sources[0] == ("portable", 75, range(0), ("--fmad=false",))
     made = {name: IMAGES["wanted"](least, but) for name, least, but, _ in sources}
     assert made["portable"] == ["75", "80", "90a", "100", "120"]  # that of 80 runs on 8.6 and 8.9
     assert made["fp8"] == ["89", "90a", "100", "120"]
     assert made["gemv"] == ["80", "90a", "100", "120"]
     assert made["columns_warp"] == ["80", "100", "120"]  # 9.0 has columns
     assert made["columns"] == ["90a"]
-    every = {tuple(v) for k, v in made.items() if k not in ("portable", "fp8")}
-    assert every == {tuple(made[k]) for k in ("gemv", "columns_warp", "columns")}
+    assert made["gemv_7"] == ["75"]  # later ones have gemv
+    assert made["experts"] == made["portable"]
+    every = {tuple(v) for k, v in made.items() if k != "fp8"}
+    assert every == {tuple(made[k]) for k in ("portable", "gemv", "gemv_7", "columns_warp", "columns")}
 
 
 def test_kernels_need_no_header_of_a_toolkit_and_keep_their_names() -> None:
@@ -91,6 +93,45 @@ def test_an_archive_for_some_architectures_names_those_that_there_are() -> None:
         IMAGES["chosen"](parts, ["sm_91"])
 
 
+def parts_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *commands: str) -> list[Any]:
+    """Parts that Python programs write, for `make` to compile; `install` says that there is no registry."""
+    words = [(sys.executable, "-c", code, "{out}") for code in commands]
+    parts = [
+        IMAGES["Part"](f"source{n}", 80, "sm_80", "NVRTC 12.9.86", f"key{n}", command)
+        for n, command in enumerate(words)
+    ]
+
+    def install(compiler: str, folder: Path) -> None:
+        raise IMAGES["ImageError"](f"{compiler} cannot be had here")
+
+    scope = IMAGES["make"].__globals__
+    monkeypatch.setitem(scope, "PARTS", {"cuda": lambda folder: parts})
+    monkeypatch.setitem(scope, "install", install)
+    return parts
+
+
+def test_parts_of_another_machine_need_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = parts_of(tmp_path, monkeypatch, "raise SystemExit('run')", "raise SystemExit('run')")
+    with pytest.raises(IMAGES["ImageError"], match=r"NVRTC 12\.9\.86 cannot be had here"):
+        IMAGES["make"]("cuda", tmp_path, 1, lambda line: None)
+    for part, code in zip(parts, (b"one", b"two"), strict=True):
+        part.file(tmp_path).write_bytes(code)
+    IMAGES["make"]("cuda", tmp_path, 1, lambda line: None)
+    rows = [("source0", "sm_80", b"one"), ("source1", "sm_80", b"two")]
+    assert list(PACK["entries"]((tmp_path / "cuda.images").read_bytes())) == rows
+
+
+def test_an_image_that_fails_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good = "import sys; sys.exit('line 7: wrong')", "import sys; open(sys.argv[1], 'w').write('code')"
+    parts = parts_of(tmp_path, monkeypatch, bad, good, bad)
+    monkeypatch.setitem(IMAGES["make"].__globals__, "install", lambda compiler, folder: None)
+    with pytest.raises(IMAGES["ImageError"]) as error:
+        IMAGES["make"]("cuda", tmp_path, 1, lambda line: None)
+    said = "source{} for sm_80: NVRTC 12.9.86 gives no image:\nline 7: wrong"
+    assert str(error.value).splitlines() == [*said.format(0).splitlines(), *said.format(2).splitlines()]
+    assert parts[1].file(tmp_path).read_text() == "code" and not (tmp_path / "cuda.images").exists()
+
+
 def test_names_and_compilers_of_an_archive(tmp_path: Path) -> None:
     names = IMAGES["names"]("cuda")
     assert {arch for name, arch in names if name == "portable"} == {
@@ -101,7 +142,7 @@ def test_names_and_compilers_of_an_archive(tmp_path: Path) -> None:
         "sm_120",
         "compute_75",
     }
-    assert len(names) == 91 and {("attention_split", a) for a in ("sm_80", "sm_90a")} <= names
+    assert len(names) == 105 and {("attention_split", a) for a in ("sm_80", "sm_90a")} <= names
     assert IMAGES["names"]("hip") == {
         ("portable", "gfx906 gfx90a gfx942 gfx1030 gfx1100 gfx1201"),
         ("portable", "source"),

@@ -8,6 +8,7 @@ import platform
 import re
 import runpy
 import shutil
+import struct
 import sys
 import tomllib
 import zipfile
@@ -46,9 +47,21 @@ def contents(target: wheels.Target = TARGET, gpus: Sequence[str] = ()) -> Files:
 
 def archive(vendor: str, lacking: Sequence[str] = ()) -> bytes:
     """An archive with an image of every name and architecture but these, each of a few bytes."""
-    rows = sorted((name, 75, arch, b"code") for name, arch in gpu_images.names(vendor))
+    rows = sorted((name, 75, arch, image(arch)) for name, arch in gpu_images.names(vendor))
     packed: bytes = PACK["pack"](12000, [row for row in rows if row[2] not in lacking])
     return packed
+
+
+def image(arch: str) -> bytes:
+    """As much of an image as says what it is for."""
+    if found := re.fullmatch(r"compute_(\d+)", arch):
+        return f".version 8.0\n.target sm_{found[1]}\n".encode()
+    if found := re.fullmatch(r"sm_(\d+)(a?)", arch):
+        number, new = int(found[1]), int(found[1]) >= 100
+        flags = number << 8 | (0x8 if found[2] else 2) if new else number | (0x800 if found[2] else 0)
+        head = b"\x7fELF\x02\x01\x01" + bytes([0x41 if new else 0x33, 8 if new else 7])
+        return struct.pack("<18sH28xI12x", head, check.CUDA_ELF, flags)
+    return " ".join(f"hipv4-amdgcn-amd-amdhsa--{one}" for one in arch.split()).encode()
 
 
 def papers() -> Files:
@@ -195,6 +208,27 @@ def test_images_of_other_sources_are_refused_before_anything_is_built(
     assert not (tmp_path / "dist").exists()
 
 
+@pytest.mark.parametrize(
+    ("targets", "asked"),
+    [
+        (["windows-x86_64"], ["cuda"]),
+        (["manylinux-x86_64", "model"], ["cuda", "hip"]),
+        (["musllinux-x86_64"], []),
+        ([], ["cuda", "hip"]),
+    ],
+)
+def test_images_are_wanted_of_vendors_that_the_targets_have(
+    targets: list[str], asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(gpu_images, "check", lambda folder, vendor: found.append(vendor))
+    monkeypatch.setattr(wheels, "copied", lambda folder: folder)
+    monkeypatch.setattr(wheels, "Build", lambda *given: sys.exit(7))  # nothing is built here
+    with pytest.raises(SystemExit, match="7"):
+        wheels.main(["--gpu", str(tmp_path), "-o", str(tmp_path / "dist"), *targets])
+    assert found == asked
+
+
 # --- what check.py refuses
 
 
@@ -271,6 +305,53 @@ def test_a_wheel_with_gpu_images_may_be_larger_and_has_them_all(
     assert len(wrong) == 1 and wrong[0].startswith(
         "libraries of ['cpu', 'cuda', 'null', 'search']; expected "
     )
+
+
+def swapped(edits: dict[str, bytes]) -> bytes:
+    """An archive of CUDA in which the images `portable` of these architectures are others."""
+    rows = sorted((name, 75, arch, image(arch)) for name, arch in gpu_images.names("cuda"))
+    rows = [(n, k, a, edits.get(a, b) if n == "portable" else b) for n, k, a, b in rows]
+    packed: bytes = PACK["pack"](12000, rows)
+    return packed
+
+
+@pytest.mark.parametrize(
+    ("arch", "other", "said"),
+    [
+        ("sm_80", image("sm_75"), "sm_75"),
+        ("sm_90a", image("sm_90"), "sm_90"),
+        ("sm_100", image("sm_120"), "sm_120"),
+        ("sm_120", image("sm_120a"), "sm_120a"),
+        ("sm_75", b"\x7fELF" + bytes(60), "neither machine code nor PTX"),
+        ("compute_75", b".version 8.8\n.target sm_75\n", "compute_75 as PTX 8.8"),
+        ("compute_75", b".target sm_75\n", "neither machine code nor PTX"),
+        ("compute_75", image("compute_80"), "compute_80"),
+    ],
+)
+def test_an_image_is_for_the_architecture_that_it_is_listed_under(
+    arch: str, other: bytes, said: str, made: Callable[..., Path]
+) -> None:
+    cuda = "satchel/cext/libsatchel_cuda.so"
+    found = findings(made({**contents(gpus=["hip"]), cuda: b"\x7fELF" + swapped({arch: other})}))
+    assert found == [f"{cuda}: the image portable for {arch} is {said}"]
+
+
+def test_a_bundle_without_a_code_object_is_found(made: Callable[..., Path]) -> None:
+    hip = "satchel/cext/libsatchel_hip.so"
+    rows = sorted((name, 0, arch, image(arch)) for name, arch in gpu_images.names("hip"))
+    short = [(n, k, a, b.replace(b"--gfx942", b"--gfx941")) for n, k, a, b in rows]
+    found = findings(made({**contents(gpus=["cuda"]), hip: b"\x7fELF" + PACK["pack"](0, short)}))
+    assert found == [f"{hip}: the image portable has no code object for gfx942"]
+
+
+def test_the_sizes_of_images_are_told_by_architecture(made: Callable[..., Path]) -> None:
+    lines = [line.split() for line in check.image_sizes(check.opened(made(contents(gpus=["cuda", "hip"]))))]
+    counts = {words[1]: int(words[2]) for words in lines if words[0] == "cuda"}
+    names = gpu_images.names("cuda")
+    assert counts.pop("all") == len(names)
+    assert counts == {arch: sum(a == arch for _, a in names) for _, arch in names}
+    assert sum(words[0] == "hip" for words in lines) == 3
+    assert [*check.image_sizes(check.opened(made()))] == []
 
 
 @pytest.mark.parametrize(

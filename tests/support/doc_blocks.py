@@ -9,7 +9,9 @@ A page runs from top to bottom in a scratch folder. A block is one of these:
 
 Above a block `<!-- numbers vary: REASON -->` compares its output without the numbers, and
 `<!-- output varies: REASON -->` compares exit codes alone. `...` in an output stands for any text. Port 8080
-of a page is that of a server with the bundled model, which is started when a block first needs it.
+of a page is that of a server with the bundled model, which is started when a block first needs it; below
+`satchel serve OPTIONS` it is that of a server with these options, which is started there. `satchel device
+OPTIONS &` likewise starts a device server, whose devices are 127.0.0.1/NAME from then on.
 
 `python tests/support/doc_blocks.py` prints how many blocks run, and why the others do not.
 """
@@ -20,11 +22,12 @@ import io
 import os
 import re
 import secrets
+import shlex
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -47,6 +50,9 @@ FENCE = re.compile(r"^ *```(\w*)$")
 MARK = re.compile(r"^<!-- (not run|file|numbers vary|output varies): (.+) -->$")
 INDENTED = re.compile(r"\n\n {4}\S")
 ADDRESS = re.compile(r"(127\.0\.0\.1|localhost):8080\b")
+DEVICE = re.compile(r"127\.0\.0\.1/(?=[a-z])")  # a device of a server on this machine
+SERVE = re.compile(r"satchel serve\b([^#|;&]*)(?:#.*)?")
+SERVE_DEVICE = re.compile(r"satchel device\b([^#|;&]*)&")
 NUMBER = re.compile(r"\d[\d.,:]*")
 # An output that shows an error, which the exit code is to tell as well.
 ERROR = re.compile(r"^(?:satchel: )?error: |\"errors\": [1-9]", re.MULTILINE)
@@ -141,20 +147,38 @@ def same(shown: str, printed: str, mark: str) -> bool:
 
 
 @contextmanager
-def server(folder: Path, environment: dict[str, str]) -> Iterator[tuple[str, str]]:
+def server(folder: Path, environment: dict[str, str], options: str = "") -> Iterator[tuple[str, str]]:
     """`satchel serve` on a free port: the first line that it prints, and its port."""
-    log = folder / "server.log"
+    command = ["serve", *shlex.split(options), "--port", "0"]
+    with told_line(folder, environment, command, r"http://[\d.]+:(\d+)") as (line, port):
+        ready(f"http://127.0.0.1:{port}")
+        yield line, port
+
+
+@contextmanager
+def device_server(folder: Path, environment: dict[str, str], options: str) -> Iterator[tuple[str, str]]:
+    """`satchel device` on a free port: the first line that it prints, and its port."""
+    command = ["device", *shlex.split(options), "--listen", "127.0.0.1:0"]
+    with told_line(folder, environment, command, r"port (\d+)") as told:
+        yield told
+
+
+@contextmanager
+def told_line(
+    folder: Path, environment: dict[str, str], command: list[str], pattern: str
+) -> Iterator[tuple[str, str]]:
+    """A command of satchel while it runs: the first line that it prints, and the pattern's group in it."""
+    log = folder / f"{command[0]}.log"
     with log.open("wb") as told:
         process = subprocess.Popen(
-            [BIN / "satchel", "serve", "--port", "0"], cwd=folder, env=environment, stderr=told
+            [BIN / "satchel", *command], cwd=folder, env=environment, stdout=told, stderr=subprocess.STDOUT
         )
     try:
-        until(lambda: "\n" in log.read_text() or process.poll() is not None, "the server says where it is")
+        until(lambda: "\n" in log.read_text() or process.poll() is not None, "it says where it listens")
         line = log.read_text().partition("\n")[0]
-        address = re.search(r"http://[\d.]+:(\d+)", line)
-        assert address, log.read_text()
-        ready(address[0])
-        yield line, address[1]
+        found = re.search(pattern, line)
+        assert found, log.read_text()
+        yield line, found[1]
     finally:
         process.terminate()
         process.wait(SECONDS)
@@ -163,13 +187,20 @@ def server(folder: Path, environment: dict[str, str]) -> Iterator[tuple[str, str
 @dataclass
 class Runner:
     """Runs the blocks of one page. folder: the current one, with the files that the page names. reach: starts
-    the server unless it runs; its first line and its port.
+    the server without options unless it runs; its first line and its port. others: ends what else the page
+    starts. A server with options ends when the page starts the next one.
     """
 
     folder: Path
     environment: dict[str, str]
     reach: Callable[[], tuple[str, str]]
+    others: ExitStack = field(default_factory=ExitStack)
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
+    serving: ExitStack = field(default_factory=ExitStack, init=False)
+    device_port: str = ""
+
+    def __post_init__(self) -> None:
+        self.others.enter_context(self.serving)
 
     def run(self, page: list[Block]) -> None:
         outputs = printed_by(page)
@@ -189,15 +220,31 @@ class Runner:
             if command.startswith("cd "):
                 current /= command[3:]
                 continue
-            if re.match(r"satchel serve *(#|$)", command):
-                line, port = self.reach()
-                printed, code = line.replace(port, "8080"), 0
+            if serve := SERVE.fullmatch(command):
+                printed, code = self.serve(serve[1].strip()), 0
+            elif device := SERVE_DEVICE.fullmatch(command):
+                printed, code = self.serve_device(device[1].strip()), 0
             else:
                 printed, code = self.shell(self.addressed(command), current)
             wants = (1, 2) if ERROR.search(shown) else (0,)
             assert code in wants and "Traceback" not in printed, f"{block}: {command}: exit {code}\n{printed}"
             if shown:
                 assert same(shown, printed, block.mark), f"{block}: {command}: it printed\n{printed}"
+
+    def serve(self, options: str) -> str:
+        """Starts the server that port 8080 means from now on; its first line."""
+        if options:
+            self.serving.close()
+            one = self.serving.enter_context(server(self.folder, self.environment, options))
+            self.reach = lambda: one
+        line, port = self.reach()
+        return line.replace(port, "8080")
+
+    def serve_device(self, options: str) -> str:
+        line, self.device_port = self.others.enter_context(
+            device_server(self.folder, self.environment, options)
+        )
+        return line.replace(self.device_port, "8093")
 
     def shell(self, command: str, current: Path) -> tuple[str, int]:
         done = subprocess.run(
@@ -222,7 +269,9 @@ class Runner:
             assert same(shown.text, printed, shown.mark), f"{shown}: {block} printed\n{printed}"
 
     def addressed(self, text: str) -> str:
-        """The text with the server's address in place of port 8080."""
+        """The text with the servers' ports in place of 8080 and the device server's usual one."""
+        if self.device_port:
+            text = DEVICE.sub(f"127.0.0.1:{self.device_port}/", text)
         if not ADDRESS.search(text):
             return text
         return ADDRESS.sub(f"127.0.0.1:{self.reach()[1]}", text)

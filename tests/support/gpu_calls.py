@@ -9,13 +9,20 @@ import numpy as np
 from attention_cases import BLOCK, Tokens, attention_case
 from one_step import Case, encode, extremes, f32, generator, random_blocks
 
-PACKED = ("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs", "mxfp4")
+PACKED = ("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs", "mxfp4", "i8_g128")
 PRODUCT_BOUND = 5e-5  # nmse: weights and activations meet as bfloat16
 COUNTS = (1, 3, 8, 9, 16, 30, 64, 100, 128, 129, 300)  # of tokens
 # nmse: queries and weights are rounded to 11 bits, or to 8 with caches of bf16, q8_0 and q4_0
 ATTENTION_BOUND = 1e-4
 FEW: Tokens = [(0, 300), (1, 2), (1, 3), (2, 1500)]
 RUNS: Tokens = [(0, p) for p in range(90, 290)] + [(1, p) for p in range(40)]
+# At most 16 tokens, most of them with draft tokens behind them.
+DRAFTS: Tokens = [(0, p) for p in range(120, 127)] + [
+    (1, 40),
+    *[(2, p) for p in range(900, 905)],
+    (3, 5),
+    (3, 6),
+]
 SHORT: Tokens = [(s, 37 * s + p) for s in range(11) for p in range(3)]  # runs of few tokens
 
 

@@ -331,6 +331,8 @@ def test_gpus_of_the_machine_are_divided(
     assert (found.count, found.options.device) == (count, device) and said in found.note
     if count > 1:
         share_of(found.options, 0, count)
+    else:
+        assert (found.options.replicas, found.options.worker) == (1, "process")
 
 
 def test_a_processor_has_one_replica_for_each_memory(tmp_path: Path) -> None:
@@ -344,7 +346,11 @@ def test_a_processor_has_one_replica_for_each_memory(tmp_path: Path) -> None:
 
     assert numa_memory(nodes(8, 16)) == [8 << 30, 16 << 30] and numa_memory(tmp_path / "none") == []
     auto, none = Options(replicas="auto"), gpus()
-    assert replicas_of(auto, 4 << 30, none, nodes(8)).count == 1
+    one = replicas_of(Options(replicas="auto", pools="auto"), 4 << 30, none, nodes(8))
+    assert one.count == 1 and (one.options.replicas, one.options.pools) == (1, "off"), (
+        "it asks for no fleet again"
+    )
+    assert one.options.worker == "process"
     two = replicas_of(auto, 4 << 30, none, nodes(8, 16))
     assert two.count == 2 and "NUMA" in two.note
     assert replicas_of(auto, 7 << 30, none, nodes(8, 16)).count == 1, "the smaller memory does not hold it"

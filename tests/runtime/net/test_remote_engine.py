@@ -391,3 +391,30 @@ def test_engines_of_two_hosts_share_requests_and_one_may_be_lost(
                 until(lambda: all(m.state == "ready" for m in members), "the host is back in the fleet")
     with pytest.raises(RequestError, match="name more hosts"):
         Model.load(path, engine_host=hosts, device_key=str(key), replicas=2)
+
+
+@pytest.mark.parametrize("away", [0, 1])
+def test_a_host_that_is_not_there_at_the_start_joins_later(
+    away: int, path: Path, key: Path, wanted: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RECONNECT_NAME, "0.01")
+    with served(key) as gone:
+        pass
+    with served(key) as there_now:
+        hosts = [there_now.port, there_now.port]
+        hosts[away] = gone.port
+        engines = ",".join(f"{LOOPBACK}:{port}" for port in hosts)
+        model = Model.load(path, slots=4, engine_host=engines, device_key=str(key))
+        assert isinstance(model, WorkerModel) and model.fleet is not None
+        with model:
+            assert sorted(m.state for m in model.fleet.members.values()) == ["joining", "ready"]
+            found = [model.generate(ids, max_tokens=60, sampling=WARM, ignore_eos=True) for ids in prompts(5)]
+            for reply in found:
+                reply.read()
+            assert [reply.ids for reply in found] == wanted
+            with served(key, gone.port):
+                members = model.fleet.members
+                until(lambda: all(m.state == "ready" for m in members.values()), "the host has come")
+                assert {m.cache for m in (x.service for x in members.values())} == {model.fleet.cache}
+    with pytest.raises(DeviceError, match="could not be reached"):
+        Model.load(path, engine_host=f"{LOOPBACK}:{gone.port},{LOOPBACK}:{gone.port}", device_key=str(key))
