@@ -895,9 +895,13 @@ static int check_collective(const hal_group *g, hal_exec *const *execs, uint32_t
     const gpu_call *first = nth(execs[0], n, &op);
     const int gathers = !strcmp(op, "gather_columns");
     int64_t before = 0;
+    if (!first)
+        return hal_fail(HAL_E_INVALID, "member 0 has no collective %u", n);
     for (uint32_t i = 0; i < g->members; i++) {
         const gpu_call *c = nth(execs[i], n, &other);
         arg_gather_columns place;
+        if (!c)
+            return hal_fail(HAL_E_INVALID, "member %u has no collective %u", i, n);
         memcpy(&place, c->arg, sizeof place);
         if (strcmp(op, other) || columns_of(c) != columns_of(first) || c->v[1].count != first->v[1].count ||
             c->v[1].shape[0] != first->v[1].shape[0] || c->v[0].shape[0] != first->v[0].shape[0] ||
@@ -964,13 +968,13 @@ static int check_collectives(const hal_group *g, hal_exec *const *execs, room *m
     for (uint32_t n = 0; n < execs[0]->n_meetings; n++) {
         const char *op = "";
         const gpu_call *c = nth(execs[0], n, &op);
+        int code = check_collective(g, execs, n);
+        if (code || !c) /* which check_collective has refused */
+            return code;
         const int gathers = !strcmp(op, "gather_columns");
         const room r = gpu_divides_rows(op)
                            ? room_for_rows(g, op, c)
                            : room_for(g->on_device, gathers, (uint64_t)c->v[0].shape[0] * (uint64_t)columns_of(c));
-        int code = check_collective(g, execs, n);
-        if (code)
-            return code;
         const int sums = !strcmp(op, "reduce_add");
         if (sums && !gpu_pushed(c) && by_library(g, gpu_sum_bytes(c)))
             continue;
