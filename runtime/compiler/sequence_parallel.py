@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from satchel.errors import RequestError
 from satchel.runtime import ops
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.graph import LEAVES, TOKENS, Node, Roots, toposort
@@ -30,10 +31,16 @@ ONCE = frozenset({"gather_rows", "copy"})  # readers of a whole residual stream,
 
 
 def least_tokens() -> int:
-    """Tokens of a step from which on its group divides rows; 0: never."""
-    asked = os.environ.get(NAME, "")
-    number = int(asked) if asked.isdecimal() else 1
-    return LEAST if number == 1 else number
+    """Tokens of a step from which on its group divides rows; 0: never. Raises RequestError where the variable
+    is no number.
+    """
+    asked = os.environ.get(NAME) or "1"
+    if not (asked.isascii() and asked.isdecimal()):
+        raise RequestError(
+            f"{NAME} is {asked!r:.40}: expected the tokens of a step from which on a group divides its rows,"
+            f" 0 for never, or 1 for the usual {LEAST:,}"
+        )
+    return LEAST if int(asked) == 1 else int(asked)
 
 
 def divide_rows(optimized: Optimized, bucket: Bucket, members: Collection[str]) -> Optimized:

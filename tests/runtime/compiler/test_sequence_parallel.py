@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import shard_cases
 
+from satchel.errors import RequestError
 from satchel.runtime.compiler.optimized import DeviceAssignment, Optimized
 from satchel.runtime.compiler.sequence_parallel import LEAST, divide_rows, divided, least_tokens
 from satchel.runtime.compiler.verify import verify_graph
@@ -115,3 +116,10 @@ def test_a_device_without_the_collectives_keeps_its_graph(op: str) -> None:
 def test_from_how_many_tokens_on(text: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SATCHEL_GROUP_SEQUENCE", text)
     assert least_tokens() == tokens
+
+
+@pytest.mark.parametrize("told", ["on", "-1", "1.5", "²"])
+def test_a_threshold_that_is_no_number_is_refused(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATCHEL_GROUP_SEQUENCE", told)
+    with pytest.raises(RequestError, match="SATCHEL_GROUP_SEQUENCE is"):
+        least_tokens()
