@@ -107,17 +107,17 @@ class FrontActor:
             self._lock.release()
 
     def status(self) -> dict[str, Any]:
-        """The server, its models and their engines."""
+        """The server, its models and their engines; deploy() may be at work in another thread meanwhile."""
         running = self._server is not None and self._server.poll() is None
         found: dict[str, Any] = {
             "address": self._address,
             "running": running,
             "doing": self._doing,
-            "versions": self._weights,
+            "versions": dict(self._weights),
             "done": list(self._events),
             "fleets": {},
         }
-        for version in self._tables if running else ():
+        for version in list(self._tables) if running else ():
             try:
                 told = self._ask(f"/fleet?model={version}")
             except SatchelError as error:

@@ -106,6 +106,22 @@ def test_versions_are_judged_by_how_they_answer(deployed: Deployed, tmp_path: Pa
     assert "tiny-3 has all requests" in done and deployed.served == {"tiny-3": 1.0}
 
 
+def test_its_state_is_told_while_versions_change(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version comes while the server is asked about another."""
+    deployed.deploy("tiny-1", write_model(tmp_path / "one.gguf"))
+    ask, coming = deployed.front._ask, iter(("tiny-2", "tiny-3", "tiny-4"))
+
+    def changing(path: str, *given: Any) -> Any:
+        deployed.front._tables[next(coming)] = {}
+        return ask(path, *given)
+
+    monkeypatch.setattr(deployed.front, "_ask", changing)
+    assert set(deployed.front.status()["fleets"]) == {"tiny-1"}
+    assert set(deployed.front.status()["fleets"]) == {"tiny-1", "tiny-2"}
+
+
 @pytest.fixture
 def full() -> Iterator[Deployed]:
     """Two engines, and room for no third one."""
