@@ -2,11 +2,14 @@
 and with one step at a time ("in turn").
 
     python bench/host_rows.py [MODEL.gguf] [--device NAME] [--streams 16] [--tokens 128] [--rounds 3]
+                              [--deterministic]
 
-Both orders run in turns in one process, and their answers must be equal. Steps overlap only on devices with
-memory of their own; on the CPU both orders are the same. The test backend `remote`, which runs on the CPU, is
-such a device: --device remote, SATCHEL_BACKENDS=build/py3-*/test-backends, and SATCHEL_REMOTE_LATE_US=5000
-for steps that take so long.
+Both orders run in turns in one process. Where a row's bits depend on the row alone (one stream, the CPU, or
+--deterministic), all answers of a kind must be equal. Elsewhere it depends on time which requests share a
+step, and so how their numbers are rounded: answers of random weights, all about as likely, differ then.
+Steps overlap only on devices with memory of their own; on the CPU both orders are the same. The test backend
+`remote`, which runs on the CPU, is such a device: --device remote,
+SATCHEL_BACKENDS=build/py3-*/test-backends, and SATCHEL_REMOTE_LATE_US=5000 for steps that take so long.
 """
 
 from __future__ import annotations
@@ -110,7 +113,7 @@ def compare(model: Model, order: Order, kind: str, streams: int, tokens: int, ro
             order.in_turn = name == "in turn"
             runs[name].append(measure(model, order, requests(kind, streams, tokens)))
     answers = [run.answers for each in runs.values() for run in each]
-    same = "same" if all(a == answers[0] for a in answers) else "DIFFERENT"
+    same = "same" if all(a == answers[0] for a in answers) else "differ"
     for name, each in runs.items():
         own = tokens / statistics.median(r.first for r in each[1:])
         every = streams * tokens / statistics.median(r.every for r in each[1:])
@@ -125,9 +128,12 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--deterministic", action="store_true", help="with kernels of which a row's bits depend on it alone"
+    )
     o = parser.parse_args()
-    path = o.model or default_model()
-    with Model.load(path, device=o.device, slots=o.streams, context=o.tokens + 16) as model:
+    path, sizes = o.model or default_model(), {"slots": o.streams, "context": o.tokens + 16}
+    with Model.load(path, device=o.device, deterministic=o.deterministic, **sizes) as model:
         order = Order(model)
         print(f"{o.streams} streams of {o.tokens} tokens, {Path(path).name} on {model.device.name}\n")
         print("| one of them has | steps | all, t/s | that one, t/s | launched ahead | answers |")
