@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from devices import skip_without
+from make_shape import make
 from tiny_file import write_model
 
 from satchel.errors import RequestError
@@ -29,6 +30,7 @@ PROMPTS = [
     [7] * 33,
     [2, 4, 6, 8],
 ]
+VOCABULARY = 1 << 15  # of the large model; the bundled tokenizer, which it has, has fewer tokens
 KINDS = (GREEDY, Sampling(temperature=1.2, top_k=0, seed=3))
 
 
@@ -63,6 +65,21 @@ def answers(path: Path, device: str, prompts: Sequence[Sequence[int]], most: int
 def test_answers_depend_on_their_request_alone(format: str, tmp_path: Path) -> None:
     skip_without("cuda")
     answers(write_model(tmp_path / "m.gguf", "llama", format), "cuda", PROMPTS, 16)
+
+
+@pytest.mark.gpu
+def test_sixteen_at_once_have_the_bits_of_each_alone(tmp_path: Path) -> None:
+    """Products as wide as a real model's, sixteen layers of them behind each other, so that kernels which may
+    start early do: one step of some hundred was wrong where a conversion did.
+    """
+    skip_without("cuda")
+    path = make("llama-3.2-1b", "Q4_K_M", tmp_path / "1b.gguf", vocab=VOCABULARY)
+    prompts = [[100 + 7 * i, 200 + i, 300] for i in range(16)]
+    options = Options(device="cuda", context=96, slots=16, deterministic=True)
+    with Model.load(path, options) as model:
+        alone = read(model, prompts, False, 64)
+        for _ in range(12):
+            assert read(model, prompts, True, 64) == alone
 
 
 def test_the_emulated_device_keeps_the_promise_too(tmp_path: Path) -> None:
