@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,30 @@ def cluster(nodes: int, cpus: int) -> Iterator[Any]:
             yield found
         finally:
             found.shutdown()
+
+
+class Shared:
+    """The cluster that tests share. What has broken it ends it, and the next test begins another."""
+
+    def __init__(self, nodes: int, cpus: int) -> None:
+        self._sizes, self._open = (nodes, cpus), ExitStack()
+        self._found: Any = None
+
+    def __enter__(self) -> Shared:
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self.end()
+
+    @property
+    def cluster(self) -> Any:
+        if self._found is None:
+            self._found = self._open.enter_context(cluster(*self._sizes))
+        return self._found
+
+    def end(self) -> None:
+        self._found = None
+        self._open.close()
 
 
 def add_node(found: Any, cpus: int = 1, **how: Any) -> Any:

@@ -58,9 +58,21 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    with clusters.cluster(nodes=2, cpus=1) as found:
+def shared() -> Iterator[clusters.Shared]:
+    with clusters.Shared(nodes=2, cpus=1) as found:
         yield found
+
+
+@pytest.fixture
+def cluster(shared: clusters.Shared) -> Any:
+    return shared.cluster
+
+
+@pytest.fixture
+def spent(shared: clusters.Shared) -> Iterator[Any]:
+    """The cluster of a test that ends its head: a new head does not know the nodes, which end themselves."""
+    yield shared.cluster
+    shared.end()
 
 
 def asked(number: int) -> list[int]:
@@ -211,12 +223,12 @@ def test_a_fleet_is_deployed_upgraded_rolled_back_and_ended(
     assert status == 1 and "is not deployed" in told
 
 
-def test_a_fleet_follows_its_cluster(cluster: Any, path: Path, wanted: list[list[int]]) -> None:
+def test_a_fleet_follows_its_cluster(spent: Any, path: Path, wanted: list[list[int]]) -> None:
     """It grows, loses a node while that one answers, gets another, shrinks, and loses the head. The limits
     stand in for the load, which the simulated clock's tests judge; they also allow no third engine, for which
     there is no node.
     """
-    with on(cluster, path, replicas="1..2", replica_wait=1e6) as model:
+    with on(spent, path, replicas="1..2", replica_wait=1e6) as model:
         fleet = fleet_of(model)
         scaler = scaler_of(fleet)
         scaler.bound(2, 2)
@@ -226,11 +238,11 @@ def test_a_fleet_follows_its_cluster(cluster: Any, path: Path, wanted: list[list
         before = ready(fleet)
         with asking(model) as rounds:
             until(lambda: all(m.service.requests for m in list(fleet.members.values())), "both work")
-            cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
+            spent.remove_node(spent.list_all_nodes()[-1], allow_graceful=False)
         assert all(found == wanted for found in rounds)
         until(lambda: len(ready(fleet)) == 1, "one is lost")
         until(lambda: len(scaler.facts().pending) == 1, "another is begun, and waits for a node")
-        clusters.add_node(cluster)
+        clusters.add_node(spent)
         until(lambda: len(ready(fleet)) == 2, "it has joined on the new node", JOINING)
         assert set(ready(fleet)) & set(before) and set(ready(fleet)) != set(before)
         assert answers(model, 16) == wanted
@@ -238,7 +250,7 @@ def test_a_fleet_follows_its_cluster(cluster: Any, path: Path, wanted: list[list
         with asking(model) as rounds:
             until(lambda: len(fleet.members) == 1, "one is drained, and leaves")
         assert all(found == wanted for found in rounds)
-        cluster.head_node.kill_gcs_server()
+        spent.head_node.kill_gcs_server()
         assert answers(model, 16) == wanted
-        cluster.head_node.start_gcs_server()
+        spent.head_node.start_gcs_server()
         assert answers(model, 4) == wanted[:4]
