@@ -115,8 +115,8 @@ CHECKS(posted, PRODUCT_NORM | PRODUCT_POST)
 CHECKS(posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED)
 CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
 
-/* columns_convert starts once its predecessor has ended: launched early, between two products that are, it let columns_16 compute
- * other bits about once in a thousand products (docs/notes/gpu-products.md, "Early launch of a conversion"). */
+/* columns_convert starts once its predecessor has ended: where both are launched early, about one in a thousand products of
+ * columns_16 has other bits (docs/notes/gpu-products.md, "Early launch of a conversion"). */
 #define ENTRY(op_, name, mode_, kind, kernel)                                                                          \
     {.op = op_,                                                                                                        \
      .check = name##_##kind,                                                                                           \
