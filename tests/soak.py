@@ -2,7 +2,8 @@
 invalid requests, states saved, damaged and restored, in a pool that is too small for all.
 
 `python tests/soak.py [SECONDS] [SEED]` checks the pool before each step, that every request ends, that greedy
-answers never change, and that memory stays flat; it prints one line, and exits with 1 where it found a fault.
+answers never change, and that memory stays flat once it has settled, for which a slow machine may not have
+the time; it prints one line, and exits with 1 where it found a fault.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from waiting import until
 
 THREADS, TASKS, STUCK = 5, 5, 120.0
 SLOTS, CONTEXT, BLOCKS, TIER = 4, 384, 24, 60  # blocks of the pool, and of the tier
-GROWTH, SLACK = 1.05, 24 << 20  # by which memory may grow after the first third of the time
+GROWTH, SLACK = 1.05, 24 << 20  # by which memory may grow after it has settled
+SETTLED = 400  # answers until then: the tier is full, and the allocator has what users hold at once
 SALTS = ("", "", "a", "b")
 
 
@@ -240,13 +242,15 @@ def prepared(model: Model, folder: Path, seconds: float, seed: int) -> Soak:
 
 
 def watched(s: Soak, users: Sequence[threading.Thread], seconds: float) -> tuple[int, int]:
-    """Waits for the users; measures memory after a third of the time, and at the end."""
+    """Waits for the users; measures memory after a third of the time, and SETTLED answers, and at the end.
+    The first is 0 where there were fewer answers: then its growth is not judged.
+    """
     started, first = time.monotonic(), 0
 
     def over() -> bool:
         nonlocal first
         now = time.monotonic()
-        if not first and now - started > seconds / 3:
+        if not first and now - started > seconds / 3 and s.counts["answers"] >= SETTLED:
             first = resident() - of_plans(s.model)
         stuck = [name for name, begun in s.begun.items() if now - begun > STUCK]
         if stuck:
