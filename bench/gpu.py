@@ -25,6 +25,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from number_lists import numbers
+
 PROMPT_OF_BATCH, ANSWER_OF_BATCH = 128, 64
 PROMPT_OF_STREAM, ANSWER_OF_STREAM = 128, 768  # as in gpu_streams.py
 DEPTH_ANSWER = 32
@@ -176,10 +178,6 @@ def heading(runtimes: Runtimes) -> str:
     if capability := os.environ.get("SATCHEL_CUDA_CAPABILITY"):
         told.append(f"as one of compute capability {capability}")
     return f"{runtimes.device}: {', '.join(filter(None, told))}, {date.today()}"
-
-
-def numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part and int(part) > 0]
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from number_lists import numbers
 
 from satchel.errors import SatchelError
 from satchel.runtime.api.model import Model
@@ -107,10 +108,6 @@ def costs(
         runner.fresh(depth=depth)
         for n in (0, *drafts):
             yield timed.cost(n, depth)
-
-
-def numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part and int(part) > 0]
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from number_lists import numbers
 from serving_process import Process
 
 from satchel.cli.load.drive import Bounds, LoadTarget, first_model
@@ -120,10 +121,6 @@ def row(way: str, streams: int, runs: Sequence[float]) -> dict[str, Any]:
     """The first run is a warm-up: it compiles what so many streams need."""
     timed = list(runs[1:])
     return {"way": way, "streams": streams, "tokens_per_second": statistics.median(timed), "samples": timed}
-
-
-def numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part and int(part) > 0]
 
 
 def main() -> None:

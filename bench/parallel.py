@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 
+from number_lists import numbers
+
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.group import GroupDevice
 from satchel.runtime.tasks.bench import Runner, Test, run_batched
@@ -118,10 +120,6 @@ def heading() -> str:
         except FileNotFoundError:
             continue
     return f"{'; '.join(told)}, {date.today()}"
-
-
-def numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part and int(part) > 0]
 
 
 def arguments() -> argparse.Namespace:
