@@ -8,6 +8,7 @@
 #include "columns_chunk.h"
 #include "columns_exchange.cuh"
 #include "columns_step.cuh"
+#include "columns_weights.cuh"
 #include "hopper.h"
 #include "port.h"
 
@@ -22,7 +23,7 @@ static __device__ __forceinline__ void chunk_steps(const char *w, uint32_t *tabl
 template <int N> static __device__ __forceinline__ void columns_chunk(const gpu_call &c) {
     extern __shared__ __align__(128) char shared[];
     __shared__ team_rows where[2];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, chunks = packed_chunks(&c.v[1]), parts = gridDim.y;
+    const int warp = threadIdx.x / 32, chunks = packed_chunks(&c.v[1]), parts = gridDim.y;
     const int from = columns_part(chunks, blockIdx.y, parts),
               count = columns_part(chunks, blockIdx.y + 1, parts) - from;
     chunk_room r = chunk_room_of(CHUNK_STAGES, N, columns_bytes(&c));
@@ -32,19 +33,7 @@ template <int N> static __device__ __forceinline__ void columns_chunk(const gpu_
     if (threadIdx.x < 2)
         where[threadIdx.x] = rows_of_team(c, blockIdx.x, threadIdx.x, 2);
     __syncthreads();
-    const team_rows team = where[warp / 4];
-    const int format = (int)(c.v[team.which].format & 0xFFFFFFu), bytes = packed_bytes(format);
-    char *const own = shared + r.weights + warp * (r.weight / WARP_WARPS);
-    uint32_t *const table = (uint32_t *)(shared + r.tables) + warp * (COLUMNS_TABLE / 4);
-    const char *const data =
-        warp % 4 * TILE_ROWS < team.left
-            ? (const char *)c.v[team.which].data + ((int64_t)(team.row / TILE_ROWS + warp % 4) * chunks + from) * bytes
-            : nullptr;
-    const auto fetch_weights = [&](int k) {
-        if (data && k < count)
-            for (int i = 16 * lane; i < bytes; i += 512)
-                copy_16(shared_address(own + k % r.stages * r.weight + i), data + (int64_t)k * bytes + i, 1);
-    };
+    const warp_weights weights = weights_of_warp(c, where[warp / 4], shared, r, from, count);
     const char *const columns = (const char *)c.scratch + (int64_t)from * r.column;
     const auto fetch_columns = [&](int k) {
         if (k < count)
@@ -53,7 +42,7 @@ template <int N> static __device__ __forceinline__ void columns_chunk(const gpu_
                 copy_16(shared_address(shared + k % 2 * r.column + i), columns + (int64_t)k * r.column + i, 1);
     };
     for (int k = 0; k < r.stages - 1; k++)
-        fetch_weights(k);
+        weights.fetch(k, r.stages);
     wait_before();
     const int now = rows_now(c, c.v[0]);
     if (now <= 0) {
@@ -74,14 +63,14 @@ template <int N> static __device__ __forceinline__ void columns_chunk(const gpu_
         __syncthreads(); /* the chunk has come, and all have read the one before */
         fetch_columns(k + 1);
         copies_close();
-        fetch_weights(k + r.stages - 1);
+        weights.fetch(k + r.stages - 1, r.stages);
         copies_close();
-        const char *const w = own + k % r.stages * r.weight;
+        const char *const w = weights.at(k, r.stages);
         const uint32_t b = shared_address(shared + k % 2 * r.column);
-        switch (format) {
+        switch (weights.format) {
 #define CHUNK_STEPS_OF(f)                                                                                              \
     case tile_##f::FORMAT:                                                                                             \
-        chunk_steps<tile_##f, N>(w, table, b, d);                                                                      \
+        chunk_steps<tile_##f, N>(w, weights.table, b, d);                                                              \
         break;
             TILE_FORMATS(CHUNK_STEPS_OF)
         }

@@ -12,6 +12,7 @@
 #include "columns_shared.h"
 #include "columns_sums.cuh"
 #include "columns_values.cuh"
+#include "columns_weights.cuh"
 #include "hopper.h"
 #include "port.h"
 
@@ -76,19 +77,7 @@ template <int N> static __device__ __forceinline__ void columns_shared(const gpu
     if (threadIdx.x < 2)
         where[threadIdx.x] = rows_of_team(c, blockIdx.x / blocks, threadIdx.x, 2);
     __syncthreads();
-    const team_rows team = where[warp / 4];
-    const int format = (int)(c.v[team.which].format & 0xFFFFFFu), bytes = packed_bytes(format);
-    char *const own = shared + r.weights + warp * (r.weight / WARP_WARPS);
-    uint32_t *const table = (uint32_t *)(shared + r.tables) + warp * (COLUMNS_TABLE / 4);
-    const char *const data =
-        warp % 4 * TILE_ROWS < team.left
-            ? (const char *)c.v[team.which].data + ((int64_t)(team.row / TILE_ROWS + warp % 4) * chunks + from) * bytes
-            : nullptr;
-    const auto fetch_weights = [&](int k) {
-        if (data && k < count)
-            for (int i = 16 * lane; i < bytes; i += 512)
-                copy_16(shared_address(own + k % SHARED_CHUNKS * r.weight + i), data + (int64_t)k * bytes + i, 1);
-    };
+    const warp_weights weights = weights_of_warp(c, where[warp / 4], shared, r, from, count);
     const char *const columns = (const char *)c.scratch + ((int64_t)4 * from * padded + first) * 128;
     /* By the warps that unpack first, as long as the others use the matrix units. */
     const auto fetch_columns = [&](int s) {
@@ -99,17 +88,17 @@ template <int N> static __device__ __forceinline__ void columns_shared(const gpu
     };
     const auto unpack = [&](int s) {
         char *const to = shared + r.operands + s % 2 * SHARED_OPERANDS + warp * TILE_OPERANDS;
-        const char *const w = own + s / 4 % SHARED_CHUNKS * r.weight;
-        switch (format) {
+        const char *const w = weights.at(s / 4, SHARED_CHUNKS);
+        switch (weights.format) {
 #define UNPACK_OF(f)                                                                                                   \
     case tile_##f::FORMAT:                                                                                             \
-        unpack_step<tile_##f>(w, table, s % 4, to);                                                                    \
+        unpack_step<tile_##f>(w, weights.table, s % 4, to);                                                            \
         break;
             TILE_FORMATS(UNPACK_OF)
         }
     };
-    fetch_weights(0);
-    fetch_weights(1);
+    weights.fetch(0, SHARED_CHUNKS);
+    weights.fetch(1, SHARED_CHUNKS);
     wait_before();
     const int now = min(rows_now(c, c.v[0]) - first, N);
     if (now <= 0) {
@@ -135,7 +124,7 @@ template <int N> static __device__ __forceinline__ void columns_shared(const gpu
         __syncthreads(); /* the step and its operands are there, and all have read the ones before */
         fetch_columns(s + STAGES - 1);
         if (s % 4 == 3)
-            fetch_weights(s / 4 + 2);
+            weights.fetch(s / 4 + 2, SHARED_CHUNKS);
         copies_close();
         const char *const a = shared + r.operands + s % 2 * SHARED_OPERANDS + half * TILE_OPERANDS;
         const uint32_t b = shared_address(shared + s % STAGES * STEP + column * 128);

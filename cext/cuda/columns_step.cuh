@@ -1,5 +1,5 @@
 /* columns_step.cuh: a step of 64 elements of K by one warp: it dequantizes its tiles of 16 rows in registers and multiplies them with up to
- * 128 columns in shared memory, by mma.sync. For columns_warp.cu and expert_warp.cu.
+ * 128 columns in shared memory, by mma.sync. For columns_warp.cu, columns_chunk.cu and expert_warp.cu.
  *
  * A column's 64 elements are 128 bytes in 128-byte swizzle, in the order of columns_values.cuh. The sums run over K in order.
  */
