@@ -179,6 +179,7 @@ static __device__ __forceinline__ void convert_whole(const gpu_call &c, char *me
 
 /* WHOLE: of up to 8 tokens; there is no columns_convert, each group converts its part itself. */
 template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline__ void columns(const gpu_call &c) {
+    constexpr bool COPIES = N <= COLUMNS_BY_WARP; /* columns_convert is launched early then (columns.c) */
     extern __shared__ char shared[];
     char *memory = shared + ((1024 - (shared_address(shared) & 1023)) & 1023);
     const int teams = ((int)blockDim.x - COLUMNS_FETCHERS) / 128, warp = threadIdx.x / 32,
@@ -199,7 +200,7 @@ template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline
         for (int i = 0; i < r.weight_stages; i++)
             barrier_init(weights.bars + 16 * i, DENSE ? 32 : 1), barrier_init(weights.bars + 16 * i + 8, 4 * teams);
         for (int i = 0; i < r.column_stages && !WHOLE; i++)
-            barrier_init(columns.bars + 16 * i, 1), barrier_init(columns.bars + 16 * i + 8, 4 * teams);
+            barrier_init(columns.bars + 16 * i, COPIES ? 32 : 1), barrier_init(columns.bars + 16 * i + 8, 4 * teams);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
@@ -210,7 +211,9 @@ template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline
     const int now = rows_now(c, c.v[0]);
     if (WHOLE && warp != 4 * teams)
         convert_whole(c, memory, from, to, teams, DENSE);
-    if (!WHOLE && warp == 4 * teams + 1 && threadIdx.x % 32 == 0)
+    if (!WHOLE && COPIES && warp == 4 * teams + 1)
+        copy_columns<N>(c, columns, from, to);
+    if (!WHOLE && !COPIES && warp == 4 * teams + 1 && threadIdx.x % 32 == 0)
         fetch_columns(c, columns, from, to);
     const auto run = [&](auto ring) {
         if (DENSE && warp < 4 * teams)

@@ -123,7 +123,8 @@ static __device__ __forceinline__ void fetch_dense(const gpu_call &c, columns_ri
     copies_wait<0>();
 }
 
-/* Loads activations. Run by one thread: four steps per chunk. */
+/* Loads activations. Run by one thread: four steps per chunk, in bulk. What the kernel before wrote is not ordered with bulk copies where
+ * both kernels are launched early (docs/notes/gpu-products.md, "Early launch of a conversion"), so that kernel must not be. */
 static __device__ __forceinline__ void fetch_columns(const gpu_call &c, columns_ring ring, int from, int to) {
     const char *data = (const char *)c.scratch + (int64_t)from * 4 * ring.bytes;
     for (int k = 4 * from; k < 4 * to; k++, data += ring.bytes, ring.next()) {
@@ -131,6 +132,23 @@ static __device__ __forceinline__ void fetch_columns(const gpu_call &c, columns_
         barrier_expect(ring.full(), ring.bytes);
         bulk_load(ring.here(), data, ring.bytes, ring.full());
     }
+}
+
+/* The same of N tokens by ordinary copies, after a kernel that may be launched early. Run by one warp, each lane of which arrives at
+ * "full"; up to 16 tokens no slower. */
+template <int N>
+static __device__ __forceinline__ void copy_columns(const gpu_call &c, columns_ring ring, int from, int to) {
+    const int own = threadIdx.x % 32 * 16;
+    const char *data = (const char *)c.scratch + (int64_t)from * 4 * ring.bytes + own;
+    for (int k = 4 * from; k < 4 * to; k++, data += N * 128, ring.next()) {
+        const uint32_t place = ring.here() + own;
+        barrier_wait(ring.empty(), ring.phase ^ 1);
+#pragma unroll
+        for (int i = 0; i < N * 128; i += 512)
+            copy_16(place + i, data + i, 1);
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.full()) : "memory");
+    }
+    copies_wait<0>();
 }
 
 #endif
