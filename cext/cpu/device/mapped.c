@@ -2,7 +2,10 @@
  *
  * Touching such a page raises SIGBUS, which ends the process. In a range registered here the handler maps a page of zeros
  * instead and marks the range as lost. A step that read the range must check mapped_lost() before its result is used. Every
- * other SIGBUS goes to the previously installed handler. A lost range stays lost until it is dropped.
+ * other SIGBUS goes to the handler that was in place before. A lost range stays lost until it is dropped.
+ *
+ * Other libraries install handlers too, and later: Ray does when a process joins its cluster, Python's faulthandler when it is
+ * enabled. So mapped_watch() installs this one again before a step.
  */
 #include "mapped.h"
 
@@ -20,6 +23,8 @@ int mapped_lost(int range) {
     (void)range;
     return 0;
 }
+
+void mapped_watch(void) {}
 #else
 #include <pthread.h>
 #include <signal.h>
@@ -37,8 +42,9 @@ static struct {
 } ranges[RANGES];
 static atomic_int used; /* entries that were ever used */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
-static struct sigaction before;
-static int installed;
+static struct sigaction before; /* the handler that ours displaced last */
+static struct sigaction first;  /* and the one that it displaced first */
+static int installed;           /* ours has been in place */
 static uintptr_t page_size;
 
 /* Runs in the signal handler: mmap is a plain system call, so it is safe there. */
@@ -54,22 +60,66 @@ static int replace_page(uintptr_t at) {
     return found && mmap((void *)(at & ~(page_size - 1)), page_size, PROT_READ, how, -1, 0) != MAP_FAILED;
 }
 
-static void on_bus_error(int number, siginfo_t *info, void *context) {
-    if (replace_page((uintptr_t)info->si_addr))
-        return;
-    if (before.sa_flags & SA_SIGINFO)
-        before.sa_sigaction(number, info, context);
-    else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
-        before.sa_handler(number);
-    else
-        signal(number, SIG_DFL); /* the instruction is retried and ends the process */
+static int is_handler(const struct sigaction *a) {
+    return (a->sa_flags & SA_SIGINFO) || (a->sa_handler != SIG_DFL && a->sa_handler != SIG_IGN);
 }
 
+/* A SIGBUS that is none of ours goes to the handler before. That one may end the process by sending the signal once more, and one that was
+ * installed after ours calls ours for what it does not know: what comes back here goes to the first handler, then to the system. */
+static void pass_on(int number, siginfo_t *info, void *context) {
+    static atomic_uintptr_t passing; /* the thread that is in the handler before */
+    static atomic_int returned;
+    const int sent = info->si_code <= 0 || info->si_code == SI_USER || info->si_code == SI_QUEUE;
+    uintptr_t self = (uintptr_t)pthread_self(), nobody = 0;
+    const int nested = atomic_load(&passing) == self;
+    const int round = (sent || nested ? atomic_fetch_add(&returned, 1) : 0) + nested;
+    if (round == 0 && is_handler(&before)) {
+        atomic_compare_exchange_strong(&passing, &nobody, self);
+        if (before.sa_flags & SA_SIGINFO)
+            before.sa_sigaction(number, info, context);
+        else
+            before.sa_handler(number);
+        nobody = self;
+        atomic_compare_exchange_strong(&passing, &nobody, 0);
+        return;
+    }
+    if (round == 1 && is_handler(&first))
+        sigaction(number, &first, NULL);
+    else
+        signal(number, SIG_DFL);
+    if (sent) /* a fault comes again by itself when its instruction is tried again */
+        raise(number);
+}
+
+static void on_bus_error(int number, siginfo_t *info, void *context) {
+    if (!replace_page((uintptr_t)info->si_addr))
+        pass_on(number, info, context);
+}
+
+static int in_place(const struct sigaction *now) {
+    return (now->sa_flags & SA_SIGINFO) && now->sa_sigaction == on_bus_error;
+}
+
+/* With `changing` locked. */
 static void install(void) {
-    struct sigaction now = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-    sigemptyset(&now.sa_mask);
+    struct sigaction ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK}, now;
+    sigemptyset(&ours.sa_mask);
     page_size = (uintptr_t)sysconf(_SC_PAGESIZE);
-    installed = !sigaction(SIGBUS, &now, &before);
+    if (sigaction(SIGBUS, NULL, &now) || in_place(&now))
+        return;
+    before = now;
+    if (!installed)
+        first = now;
+    installed = !sigaction(SIGBUS, &ours, NULL) || installed;
+}
+
+void mapped_watch(void) {
+    struct sigaction now;
+    if (sigaction(SIGBUS, NULL, &now) || in_place(&now))
+        return;
+    pthread_mutex_lock(&changing);
+    install();
+    pthread_mutex_unlock(&changing);
 }
 
 int mapped_enter(const void *data, uint64_t size) {
@@ -77,8 +127,7 @@ int mapped_enter(const void *data, uint64_t size) {
     if (!size)
         return -1;
     pthread_mutex_lock(&changing);
-    if (!installed)
-        install();
+    install();
     count = atomic_load(&used);
     for (i = 0; i < count && atomic_load(&ranges[i].last); i++)
         continue;

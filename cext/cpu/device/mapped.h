@@ -9,6 +9,7 @@
 
 int mapped_enter(const void *data, uint64_t size); /* registers a range; -1: it is not watched */
 void mapped_drop(int range);                       /* unregisters it; -1 does nothing */
-int mapped_lost(int range);                        /* whether a page of it was lost since mapped_enter() */
+void mapped_watch(void);    /* before ranges are read: puts the handler in place again if it is not */
+int mapped_lost(int range); /* whether a page of it was lost since mapped_enter() */
 
 #endif

@@ -148,6 +148,8 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size) {
     atomic_store_explicit(&e->fault, 0, memory_order_relaxed);
     threads = counts[HAL_COUNT_TOKENS] > DECODE_TOKENS ? e->device->threads : e->device->threads_decode;
     set_phases(e, threads);
+    if (e->n_ranges)
+        mapped_watch();
     e->mark = e->times ? pool_now() : 0;
     pool_run(e->device->pool,
              &(pool_job){.phases = e->n_phases,
