@@ -124,7 +124,7 @@ class Front:
             .options(
                 name=self._name, namespace=NAMESPACE, lifetime="detached", get_if_exists=True,
                 num_cpus=0, max_concurrency=8, max_restarts=0,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             )
             .remote(host)
         )  # fmt: skip
