@@ -64,6 +64,7 @@ def test_a_folder_is_made_renamed_filled_and_removed(talked: Any, expect: Any) -
     talked.keyboard.type("Travel")
     talked.keyboard.press("Enter")
     travel = folder(talked, "Travel")
+    expect(travel).to_have_count(1)  # the new name is shown once it is stored
     talked.reload()
     expect(travel.locator(".conversation-link")).to_have_text(["Birds"])
     expect(talked.locator(".folder")).to_have_count(1)
