@@ -115,14 +115,12 @@ CHECKS(posted, PRODUCT_NORM | PRODUCT_POST)
 CHECKS(posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED)
 CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
 
-/* Beyond COLUMNS_BY_WARP the product copies what columns_convert wrote in bulk, so columns_convert is not launched early then
- * (fetch_columns). */
 #define ENTRY(op_, name, mode_, kind, kernel)                                                                          \
     {.op = op_,                                                                                                        \
      .check = name##_##kind,                                                                                           \
      .scratch = scratch,                                                                                               \
      .mode = mode_,                                                                                                    \
-     .launch = {{"columns_convert", grid_convert, (8 << (kind)) <= COLUMNS_BY_WARP}, {kernel, grid_multiply, 1}}},
+     .launch = {{"columns_convert", grid_convert, COLUMNS_COPIED(8 << (kind))}, {kernel, grid_multiply, 1}}},
 #define ENTRIES(op, name, mode)                                                                                        \
     ENTRY(op, name##_dense, mode, 0, "columns_dense_8")                                                                \
     ENTRY(op, name##_dense, mode, 1, "columns_dense_16")                                                               \

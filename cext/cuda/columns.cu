@@ -179,7 +179,7 @@ static __device__ __forceinline__ void convert_whole(const gpu_call &c, char *me
 
 /* WHOLE: of up to 8 tokens; there is no columns_convert, each group converts its part itself. */
 template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline__ void columns(const gpu_call &c) {
-    constexpr bool COPIES = N <= COLUMNS_BY_WARP; /* columns_convert is launched early then (columns.c) */
+    constexpr bool COPIES = COLUMNS_COPIED(N);
     extern __shared__ char shared[];
     char *memory = shared + ((1024 - (shared_address(shared) & 1023)) & 1023);
     const int teams = ((int)blockDim.x - COLUMNS_FETCHERS) / 128, warp = threadIdx.x / 32,

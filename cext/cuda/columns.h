@@ -15,6 +15,10 @@ enum { COLUMNS_SHARED = 222 << 10 };
 #define COLUMNS_BY_WARP 16 /* up to so many columns, warps multiply separately (mma.sync, not wgmma) */
 #endif
 
+/* Products of up to so many tokens copy what columns_convert wrote by threads, others in bulk (columns_fetch.cuh). Only before copies by threads
+ * may columns_convert be launched early. */
+#define COLUMNS_COPIED(tokens) ((tokens) <= COLUMNS_BY_WARP)
+
 /* The kind of kernel for so many tokens; kind multiplies 8 << kind columns. */
 BOTH int columns_kind(int tokens) {
     int kind = 0;

@@ -100,13 +100,13 @@ static int in_place(const struct sigaction *now) {
     return (now->sa_flags & SA_SIGINFO) && now->sa_sigaction == on_bus_error;
 }
 
-/* With `changing` locked. */
+/* Where it is not in place. With `changing` locked. */
 static void install(void) {
     struct sigaction ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK}, now;
-    sigemptyset(&ours.sa_mask);
-    page_size = (uintptr_t)sysconf(_SC_PAGESIZE);
     if (sigaction(SIGBUS, NULL, &now) || in_place(&now))
         return;
+    sigemptyset(&ours.sa_mask);
+    page_size = (uintptr_t)sysconf(_SC_PAGESIZE);
     before = now;
     if (!installed)
         first = now;
@@ -114,9 +114,6 @@ static void install(void) {
 }
 
 void mapped_watch(void) {
-    struct sigaction now;
-    if (sigaction(SIGBUS, NULL, &now) || in_place(&now))
-        return;
     pthread_mutex_lock(&changing);
     install();
     pthread_mutex_unlock(&changing);
