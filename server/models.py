@@ -177,7 +177,8 @@ class Lease:
 
 
 class Models:
-    """All models of the server; the first is the default.
+    """All models of the server. A request that names none gets the first, or the alias that this is a version
+    of, so that an upgrade is judged by such requests too.
 
     budget: the limit on the sum of loaded model files, in bytes; 0: none.
     pools: threads for work of requests outside the engine.
@@ -203,12 +204,17 @@ class Models:
         """Called when the server is told to stop: readiness probes fail from now on."""
         self.draining = True
 
+    @property
+    def default(self) -> str:
+        """The name that a request without one means; "" where there are no models."""
+        first = next(iter(self.entries), "")
+        return next((name for name, alias in self.aliases.items() if first in alias.records), first)
+
     def entry(self, name: str) -> ServedModel:
         """The entry of this name; "" is the default, an alias gives its version with the largest weight. A
         Problem where no model has the name.
         """
-        if not name and self.entries:
-            return next(iter(self.entries.values()))
+        name = name or self.default
         if name in self.aliases:
             return self.entries[self.aliases[name].main]
         found = self.entries.get(name) or self.entries.get(name.removesuffix(":latest"))
@@ -223,6 +229,7 @@ class Models:
         """Leases the model of this name, loading it where needed. user: gets the same version of an alias
         each time.
         """
+        name = name or self.default
         alias = self.aliases.get(name)
         entry = self.entries[alias.choose(user)] if alias else self.entry(name)
         entry.users += 1

@@ -198,6 +198,21 @@ def test_counters_of_a_model_that_tells_none_are_the_last_ones(tmp_path: Path) -
     run(work, catalog_of({"a": write_model(tmp_path / "a.gguf")}, {}, Options(context=64, slots=1), 20, None))
 
 
+@pytest.mark.parametrize(("versions", "default"), [({"b": 1}, "a"), ({"b": 3, "a": 1}, "chat")])
+def test_a_request_without_a_model_means_the_first_or_its_alias(
+    files: dict[str, Path], versions: dict[str, int], default: str
+) -> None:
+    table = {"aliases": {"chat": {"versions": versions}}}
+    models = Models(catalog_of(files, table, SMALL, 0, None))
+    assert models.default == default
+    assert models.entry("").name == models.entry(default).name
+
+
+def test_without_models_a_request_is_told_so() -> None:
+    with pytest.raises(Problem, match="the model '' does not exist: there is none"):
+        Models(Catalog({}, {})).entry("")
+
+
 def test_versions_are_chosen_by_weight_and_a_user_keeps_his() -> None:
     alias = Alias("chat", AliasTable(versions={"a": 3, "b": 1, "c": 0}))
     by_user = Counter(alias.choose(f"user {i}") for i in range(2000))
@@ -246,7 +261,8 @@ def test_a_shadow_is_compared_and_never_answers(files: dict[str, Path]) -> None:
     table = {"aliases": {"chat": {"versions": {"a": 1}, "shadow": "b"}}}
 
     async def work(models: Models) -> None:
-        assert [await answer(models, "chat") for _ in range(3)] == ["a"] * 3
+        # A request that names no model is one of the alias that the first model is a version of.
+        assert [await answer(models, name) for name in ("chat", "", "chat")] == ["a"] * 3
         compared = models.aliases["chat"].records["b"]
         await until_async(lambda: compared.compared == 3, "three answers are compared")
         told = models.aliases["chat"].as_json()["versions"][1]
