@@ -41,6 +41,11 @@ def has_wgmma(card: Device) -> bool:
     return card.info().variant == "cuda 9.0"
 
 
+def is_portable(card: Device) -> bool:
+    """Whether it has none but the portable kernels for latent attention."""
+    return card.info().variant == "cuda 7.5"
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("format", FORMATS_OF_TENSOR_CORES)
 @pytest.mark.parametrize("step", STEPS)
@@ -52,7 +57,9 @@ def test_it_equals_the_cpus(card: Device, cpu: Device, format: str, step: str) -
     shape, args = (len(tokens), heads * LATENT), {"scale": 0.07, "window": 0, "cap": 0.0, "value": LATENT}
     one = Case(f"{format} {step}", inputs, shape, args=args, bound=ROUNDED)
     kernel = f"attention_cut_{format}+attention_cut_join_{format}"
-    if not has_wgmma(card):
+    if is_portable(card):
+        kernel = "attention"
+    elif not has_wgmma(card):
         kernel = f"attention_latent_warp_{format}+attention_cut_join_{format}"
     elif len(tokens) > 128:
         kernel = f"attention_latent_{format}"
@@ -75,6 +82,8 @@ def test_listed_positions_equal_the_cpus(card: Device, cpu: Device, format: str)
         one = Case(f"{format} {heads}", inputs, shape, args=args, bound=ROUNDED)
         first = "attention_listed" if has_wgmma(card) else "attention_listed_warp"
         kernel = f"{first}_{format}+attention_listed_join_{format}"
+        if is_portable(card):
+            kernel = "sparse_attention"
         check(one, run(card, "sparse_attention", one, kernel=kernel), run(cpu, "sparse_attention", one))
 
 

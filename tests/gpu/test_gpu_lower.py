@@ -205,7 +205,7 @@ def test_products_equal_their_definition(card: Device, format: str, op: str) -> 
 @pytest.mark.parametrize("tokens", [1, 4, 5, 16, 40, 128, 300])
 @pytest.mark.parametrize("op", ["norm_linear", "norm_linear_swiglu", "norm_linear_geglu"])
 def test_products_with_a_norm_equal_their_definition(card: Device, op: str, tokens: int) -> None:
-    rng = generator(f"{op} {tokens} older")
+    rng, checked = generator(f"{op} {tokens} older"), 0
     for format in PACKED:
         for k, n in ((256, 48), (4096, 130)):
             one = fused_cases.normed(rng, (format, format), tokens, k, n)
@@ -213,9 +213,12 @@ def test_products_with_a_norm_equal_their_definition(card: Device, op: str, toke
             shape = (tokens, 2 * n if op == "norm_linear" else n)
             one = replace(one, bound=BOUND, shape=shape, args={**one.args, **args})
             segment = pack_inputs(card, one, plan_of(op, one, 64)[0], (1, 2))
-            if tokens > 128 and card.refusal(segment):
-                continue  # of so many tokens Hopper has a norm of its own
+            # Of so many tokens Hopper has a norm of its own; 7.5 has one of five and more, and of long rows.
+            if (tokens > 128 or card.info().variant == "cuda 7.5") and card.refusal(segment):
+                continue
             check(one, run(card, op, one, packed=(1, 2)), define(op, one))
+            checked += 1
+    assert checked or tokens > 4, "each card has it for few tokens"
 
 
 @pytest.mark.gpu
