@@ -648,10 +648,11 @@ class Fleet:
                 requests.remove(guilty)
                 self._left(member, guilty)
                 self._end(guilty, End("error", refusal))
-        LOG.error(
-            "%s: member %s: the process %s; %d of its requests go on elsewhere",
-            self.path.name, member.name, work.how, len(requests),
-        )  # fmt: skip
+        if not work.again:
+            LOG.error(
+                "%s: member %s: the process %s; %d of its requests go on elsewhere",
+                self.path.name, member.name, work.how, len(requests),
+            )  # fmt: skip
         self._take_back(member, requests, calls)
         self._check_members()
         self._leave_if_idle(member)

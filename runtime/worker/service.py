@@ -42,6 +42,7 @@ from satchel.runtime.worker.wire import Message, decode, decode_error, encode
 
 LOADS = 3  # consecutive processes that may end during the load, or soon after it while idle
 YOUNG = 2.0  # seconds of "soon"
+FIRST_PAUSE, LAST_PAUSE = 0.2, 1.0  # seconds between two tries to begin a process on another host; doubled
 
 
 class ProcessLost(DeviceError):
@@ -55,6 +56,7 @@ class LostWork:
     """What a process that ended leaves to be done elsewhere."""
 
     how: str  # it ended, such as "was ended by SIGKILL"
+    again: bool  # a host that could not be had still cannot, for the same reason: nothing new to tell
     outside: bool  # by a signal from outside, so that nothing is said about what it computed
     step: abc.Sequence[LiveRequest | PendingCall]  # what it was computing
     requests: abc.Sequence[LiveRequest]  # all that it had, with those of the step
@@ -129,6 +131,8 @@ class WorkerService:
         self._lock = member.lock if member else threading.RLock()
         self._process: Process | RemoteProcess | None = None
         self._ready = self._closed = False
+        self._ending = threading.Event()  # set with _closed, for the thread that pauses
+        self._cause = ""  # why the host could not be had; "": it was
         self._broken: SatchelError | None = None
         self._live: dict[int, LiveRequest] = {}
         self._numbers: dict[RequestHandle, int] = {}
@@ -329,6 +333,7 @@ class WorkerService:
         """Begins to close; close() waits for the end."""
         with self._lock:
             self._closed = True
+            self._ending.set()
             if self._process:
                 self._process.send({"close": 1})
 
@@ -344,6 +349,7 @@ class WorkerService:
         """Ends the process at once, and starts no other."""
         with self._lock:
             self._closed = True
+            self._ending.set()
             if self._process:
                 self._process.kill()
 
@@ -409,6 +415,12 @@ class WorkerService:
                 failed = failed + 1 if self._useless() else 0
                 self._outside = (process.killed or bool(self._host)) and not self._hung
                 self._lost(died, failed)
+            if failed and self._engine and not self._broken:  # the host is away, or another program has it
+                self._pause(min(FIRST_PAUSE * 2 ** (failed - 1), LAST_PAUSE))
+
+    def _pause(self, seconds: float) -> None:
+        """Waits for so long, or until the service is closed."""
+        self._ending.wait(seconds)
 
     def _begun(self) -> Process | RemoteProcess:
         """A new process, here or on the host of the engine."""
@@ -593,9 +605,13 @@ class WorkerService:
         loaded, self._process, self._ready = self._ready, None, False
         if self._closed or self._broken:
             return
-        self.restarts += 1
+        had = loaded or self._engine is None  # else the host could not be had, and no process was lost
+        self.restarts += had
         self._past = self._told
-        LOG.error("the worker process %s; requests in its step: %s", died, self._step)
+        again = not had and died == self._cause
+        self._cause = "" if had else died
+        if not again:
+            LOG.error("the worker process %s; requests in its step: %s", died, self._step)
         # The host of a fleet's member may be away for long; others answer meanwhile.
         waits = self._engine is not None and self._owner is not None
         loads_first = not self.cache.context and not (waits and self.patient)
@@ -605,7 +621,7 @@ class WorkerService:
             self._broken = ProcessLost(f"{self.path}: the worker process {died} {when} the model{often}")
             return
         if self._owner:
-            self._hand_over(died)
+            self._hand_over(died, again)
             return
         step = self._last_step()
         guilty = None if self._host else self._blame.died(step)  # another host's loss is no request's fault
@@ -622,7 +638,7 @@ class WorkerService:
         step, self._step = [*(n for n in self._step if n in self._live), *calls], []
         return step
 
-    def _hand_over(self, died: str) -> None:
+    def _hand_over(self, died: str, again: bool = False) -> None:
         """Gives all work to the owner of several services."""
         works: dict[int, LiveRequest | PendingCall] = {**self._live, **self._calls}
         step = [works[n] for n in self._last_step()]
@@ -632,7 +648,7 @@ class WorkerService:
         self._calls.clear()
         self._put_back(requests, calls)
         if self._owner:
-            self._owner.lost(self, LostWork(died, self._outside, step, requests, calls))
+            self._owner.lost(self, LostWork(died, again, self._outside, step, requests, calls))
 
     def _resend(self) -> None:
         """Marks everything that the process had not finished for the next one."""

@@ -35,6 +35,7 @@ from satchel.runtime.net.link import Link, LinkError, greet
 from satchel.runtime.net.remote_process import protocol, send_whole
 from satchel.runtime.net.server import Lent
 from satchel.runtime.sampling import GREEDY, Sampling
+from satchel.runtime.worker.service import WorkerService
 from satchel.runtime.worker.wire import encode
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are not sent there")
@@ -187,6 +188,31 @@ def test_one_engine_for_one_program(path: Path, key: Path, hello_said: list[int]
         with pytest.raises(DeviceError, match="another program has the engine of this host"):
             there(path, key, server)
         assert said(far) == hello_said
+
+
+def test_a_host_that_another_program_has_is_asked_now_and_then(
+    path: Path, key: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[float] = []
+
+    def pause(service: WorkerService, seconds: float) -> None:
+        pauses.append(seconds)
+        service._ending.wait(0.01)
+
+    monkeypatch.setattr(WorkerService, "_pause", pause)
+    with served(key, engines=1) as held, served(key) as free:
+        engines = ",".join(f"{LOOPBACK}:{server.port}" for server in (held, free))
+        with there(path, key, held):
+            model = Model.load(path, slots=4, engine_host=engines, device_key=str(key))
+            assert isinstance(model, WorkerModel) and model.fleet is not None
+            until(lambda: len(pauses) >= 12, "it has been asked for some times")
+        with model:
+            members = model.fleet.members
+            until(lambda: all(m.state == "ready" for m in members.values()), "the host can be had")
+            assert pauses[:6] == [0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+            assert model.fleet.restarts == 0, "there was no process to lose"
+            told = [r.getMessage() for r in caplog.records if "another program has the engine" in r.message]
+            assert len(told) <= 5, "not once a try: by the load, that it joins later, and by the member once"
 
 
 def test_saved_conversations_stay_at_home(
