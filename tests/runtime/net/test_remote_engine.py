@@ -195,11 +195,7 @@ def test_a_host_that_another_program_has_is_asked_now_and_then(
 ) -> None:
     pauses: list[float] = []
 
-    def pause(service: WorkerService, seconds: float) -> None:
-        pauses.append(seconds)
-        service._ending.wait(0.01)
-
-    monkeypatch.setattr(WorkerService, "_pause", pause)
+    monkeypatch.setattr(WorkerService, "_pause", lambda service, seconds: pauses.append(seconds))
     with served(key, engines=1) as held, served(key) as free:
         engines = ",".join(f"{LOOPBACK}:{server.port}" for server in (held, free))
         with there(path, key, held):
