@@ -394,7 +394,7 @@ class WorkerService:
 
     def _run_processes(self) -> None:
         """Runs one process after another."""
-        failed = 0
+        failed, pause = 0, FIRST_PAUSE
         while not (self._closed or self._broken):
             try:
                 process = self._begun()
@@ -416,7 +416,10 @@ class WorkerService:
                 self._outside = (process.killed or bool(self._host)) and not self._hung
                 self._lost(died, failed)
             if failed and self._engine and not self._broken:  # the host is away, or another program has it
-                self._pause(min(FIRST_PAUSE * 2 ** (failed - 1), LAST_PAUSE))
+                self._pause(pause)
+                pause = min(2 * pause, LAST_PAUSE)
+            else:
+                pause = FIRST_PAUSE
 
     def _pause(self, seconds: float) -> None:
         """Waits for so long, or until the service is closed."""
