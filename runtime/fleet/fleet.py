@@ -133,7 +133,7 @@ class Fleet:
         self._hashes = BlockDigests(self.cache.block, self._shared.key)
         self._suspects: Suspects[LiveRequest, PendingCall] = Suspects()
         self._past: EngineStats | None = None  # what members counted that have left
-        self._ended_here = Counter[str]()  # requests that ended in the line, by reason
+        self._ended = Counter[str]()  # requests by how they ended, at members and in the line
         self.moved = 0  # requests that went on at another member
         self._broken: SatchelError | None = None
         self._closed, self._over = False, threading.Event()
@@ -510,11 +510,9 @@ class Fleet:
         with self._lock:
             past = self._past or StatsCollector(KVTraffic(())).snapshot(0, 0, (0, 0, 0))
             found = summed([past, *parts])
-            requests = Counter(found.requests)
-            requests.update(self._ended_here)
             waiting = found.waiting + len(self._line)
             running = found.running + sum(move.handed for move in self._moves.values())
-            return replace(found, requests=dict(+requests), waiting=waiting, running=running)
+            return replace(found, requests=dict(self._ended), waiting=waiting, running=running)
 
     def member_stats(self) -> dict[str, EngineStats]:
         """Those of each member, by name."""
@@ -608,6 +606,7 @@ class Fleet:
         member = self._of[service]
         self._suspects.forget([work])
         if isinstance(work, LiveRequest):
+            self._ended[work.handle.seq.finish] += 1
             self._left(member, work)
             self._digests.pop(work.handle, None)
             self.lengths.learn(work.handle.seq)
@@ -621,7 +620,6 @@ class Fleet:
         """The prompt is computed, and its first token has come: the answer goes on at another member."""
         member, move = self._of[service], self._moves[live.handle]
         self._leave_member(member, live)
-        self._ended_here["length"] -= 1  # of the member's count: the request has not ended
         move.hand_on()
         if move.done:
             self._arrive(move)
@@ -699,7 +697,7 @@ class Fleet:
         """Ends a request that no member has."""
         self._digests.pop(live.handle, None)
         self._suspects.forget([live])
-        self._ended_here[end.finish] += 1
+        self._ended[end.finish] += 1
         live.end(end)
 
     def _end_line(self, end: End) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import abc
+from collections import Counter, abc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -127,6 +127,7 @@ class WorkerService:
         self.restarts = 0
         self._past: EngineStats | None = None  # what the lost processes have counted
         self._told: EngineStats | None = None  # the last statistics of all processes
+        self._ended = Counter[str]()  # requests by how they ended here
         self._member, self._owner = member, member and member.owner
         self._lock = member.lock if member else threading.RLock()
         self._process: Process | RemoteProcess | None = None
@@ -315,7 +316,8 @@ class WorkerService:
 
     def stats(self) -> EngineStats:
         """Statistics since the load, over all processes. What a process counted after the last call is lost
-        with it.
+        with it, but for the requests that ended: they are counted here, for a process also ends parts of
+        requests that go on.
         """
         restarts, asked = self.restarts, None
         if not self.trouble:
@@ -325,9 +327,10 @@ class WorkerService:
         with self._lock:
             if asked is None or restarts != self.restarts:
                 now = StatsCollector(KVTraffic(())).snapshot(len(self._live), 0, (0, 0, 0))
-                return replace(now.after(self._told), worker_restarts=self.restarts)
-            self._told = asked.after(self._past)
-            return replace(self._told, worker_restarts=self.restarts)
+                found = now.after(self._told)
+            else:
+                found = self._told = asked.after(self._past)
+            return replace(found, requests=dict(self._ended), worker_restarts=self.restarts)
 
     def tell_to_close(self) -> None:
         """Begins to close; close() waits for the end."""
@@ -672,6 +675,7 @@ class WorkerService:
         live = self._live.pop(number)
         del self._numbers[live.handle]
         self._blame.forget(number)
+        self._ended[end.finish] += 1
         live.end(end)
         if self._owner:
             self._owner.ended(self, live)
