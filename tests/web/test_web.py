@@ -19,6 +19,7 @@ from typing import Any
 
 import installed
 import pytest
+from browser import browsing
 from built_families import DECODERS, FAMILIES, family
 from embedded import ROOT
 from installed import PROMPT, TOKENS, ran
@@ -32,8 +33,6 @@ SETS = ("simd128", "relaxed")
 # Node takes relaxed SIMD by itself from version 21 on. Before, its first compiler computes it wrongly.
 RELAXED = ("--experimental-wasm-relaxed-simd", "--no-liftoff")
 MESSAGES = [{"role": "user", "content": "Hello! Who are you?"}]
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
 @pytest.fixture(scope="module")
@@ -203,15 +202,10 @@ def site(built: Path, app: Path, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def tab() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-    if not CHROMIUM.exists():
-        pytest.skip(f"no {CHROMIUM}: install Debian's chromium")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with browsing() as browser:
         page = browser.new_page()
         page.set_default_timeout(1000 * SECONDS)
         yield page
-        browser.close()
 
 
 def ask(tab: Any, text: str) -> str:

@@ -1,4 +1,4 @@
-"""The page in Debian's chromium. `page` is a tab of a new user; at its end there must have been no request to
+"""The page in a browser. `page` is a tab of a new user; at its end there must have been no request to
 another host, no violation of the content security policy, and no script error.
 """
 
@@ -7,24 +7,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import browsing
 from waiting import SECONDS
 
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-]
 # Short, deterministic answers.
 SAMPLING = {"temperature": 0, "max_tokens": 12}
 WINDOW = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
@@ -33,13 +21,8 @@ BREACHES = "addEventListener('securitypolicyviolation', e => console.error('poli
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-    if not CHROMIUM.exists():
-        pytest.skip(f"no {CHROMIUM}: install Debian's chromium")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with browsing() as browser:
         yield browser
-        browser.close()
 
 
 @dataclass
@@ -52,8 +35,8 @@ class Watched:
     expected: list[str] = field(default_factory=list)
 
     def watch(self) -> None:
-        # A route for all requests would cost as much as the rest of a test; FLAGS disable name resolution
-        # instead.
+        # A route for all requests would cost as much as the rest of a test; the browser's flags disable
+        # name resolution instead.
         self.tab.context.on("request", lambda request: self._asked(request.url))
         self.tab.context.add_init_script(BREACHES)
         self.tab.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
