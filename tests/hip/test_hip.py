@@ -71,7 +71,7 @@ def run(driver: Path | str, *words: str, **more: str) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.parametrize("every", ["3", pytest.param("1", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("every", ["6", pytest.param("1", marks=pytest.mark.nightly)])
 def test_ops_and_models_through_the_names_of_hip(every: str, driver: Path) -> None:
     """every: one case of an op in so many."""
     tests = ("cext/test_gpu_kernels.py", "cext/test_matrix_units.py", "gpu/test_gpu_models.py")

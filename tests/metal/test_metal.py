@@ -91,7 +91,7 @@ def suite(folder: Path, chosen: str, *tests: str, **more: str) -> int:
     return int(found[1]) if found else 0
 
 
-@pytest.mark.parametrize("every", ["3", pytest.param("1", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("every", ["6", pytest.param("1", marks=pytest.mark.nightly)])
 def test_every_op_and_nothing_is_left(every: str, folder: Path) -> None:
     """every: one case of an op in so many."""
     tests = "tests/cext/test_gpu_kernels.py"
