@@ -105,6 +105,7 @@ class Node:
         return last
 
 
+Roots = tuple[Node, ...]
 LEAVES = frozenset({"input", "weight", "state", "const"})
 
 
@@ -114,6 +115,8 @@ class Graph:
     def __init__(self) -> None:
         self._nodes: dict[tuple[object, ...], Node] = {}
         self.label = ""
+        self.verified: set[Node] = set()  # nodes that are right by themselves: compiler/verify.py
+        self.sorted: tuple[Roots, tuple[Node, ...]] = ((), ())  # the last roots of toposort(), and its answer
 
     def node(self, op: str, src: tuple[Node, ...], type: Type, name: str = "", **args: Arg) -> Node:
         """The node of this op, sources and arguments; the same one for equal calls. Leaves differ by name."""
@@ -130,20 +133,35 @@ class Graph:
         return self.node("const", (), Type(array.shape, format), name, value=Literal(array))
 
 
-def toposort(roots: Iterable[Node]) -> list[Node]:
-    """All nodes that the roots depend on, sources first, in the order of a depth-first walk."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack = [(root, False) for root in reversed(list(roots))]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend([(source, False) for source in reversed(node.src) if source not in seen])
+def toposort(roots: Iterable[Node]) -> tuple[Node, ...]:
+    """All nodes that the roots depend on, sources first, in the order of a depth-first walk. The order of the
+    last roots is kept: passes ask for it in turn.
+    """
+    roots = tuple(roots)
+    if not roots:
+        return ()
+    graph = roots[0].graph
+    before, order = graph.sorted
+    if before != roots:
+        order = _walked(roots)
+        graph.sorted = roots, order
     return order
+
+
+def _walked(roots: Roots) -> tuple[Node, ...]:
+    order: list[Node] = []
+    begun: set[Node] = set()
+    done: set[Node] = set()
+    stack = list(reversed(roots))
+    while stack:
+        node = stack[-1]
+        if node not in begun:
+            begun.add(node)
+            stack.extend([source for source in reversed(node.src) if source not in begun])
+        elif stack.pop() not in done:
+            done.add(node)
+            order.append(node)
+    return tuple(order)
 
 
 def readers(roots: tuple[Node, ...]) -> dict[Node, int]:
@@ -155,7 +173,6 @@ def readers(roots: tuple[Node, ...]) -> dict[Node, int]:
     return count
 
 
-Roots = tuple[Node, ...]
 Rule = Callable[[Node, tuple[Node, ...]], Node | None]
 
 
@@ -165,14 +182,14 @@ def rewrite(roots: Roots, rule: Rule) -> Roots:
     """
     new: dict[Node, Node] = {}
     for node in toposort(roots):
-        src = tuple(new[s] for s in node.src)
-        same = (
-            node
-            if src == node.src
-            else node.graph.node(node.op, src, node.type, node.name, **dict(node.args))
-        )
-        new[node] = rule(node, src) or same
+        src = tuple([new[s] for s in node.src])
+        new[node] = rule(node, src) or (node if src == node.src else _over(node, src))
     return tuple(new[root] for root in roots)
+
+
+def _over(node: Node, src: tuple[Node, ...]) -> Node:
+    """The same node over other sources."""
+    return node.graph.node(node.op, src, node.type, node.name, **dict(node.args))
 
 
 def leaves(roots: Roots, op: str) -> Iterator[Node]:

@@ -4,7 +4,7 @@ heads' k_b, RoPE of queries and of the shared key, the latent's norm, and the wr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from satchel.runtime import ops
@@ -55,7 +55,7 @@ def latents_of(roots: Roots) -> dict[Node, LatentSteps]:
     return found
 
 
-def _steps(node: Node, order: list[Node]) -> LatentSteps | None:
+def _steps(node: Node, order: Sequence[Node]) -> LatentSteps | None:
     asked, write, again = node.src[:3]
     if (
         asked.op != "concat"

@@ -7,7 +7,7 @@ Values that cross segments lie in a link buffer, because an arena's contents end
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -80,7 +80,7 @@ def nbytes(type: Type, bucket: Bucket) -> int:
     return stride_of(type) * bucket.size(type.shape[0])
 
 
-def hoist(order: list[Node], device: dict[Node, str]) -> list[Node]:
+def hoist(order: Sequence[Node], device: dict[Node, str]) -> list[Node]:
     """Reorders copies. A copy whose source is known before its device's turn begins moves to the start of the
     turn, so it does not cut the turn into two segments. Copies and views wait for the next step on their
     device, so they begin no turn of their own.

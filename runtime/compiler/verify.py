@@ -4,6 +4,8 @@ reported by node or step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from satchel.quant import BY_ID, FORMATS
@@ -23,21 +25,29 @@ def verify_graph(roots: Roots) -> None:
     """
     order = toposort(roots)
     for node in order:
-        if node.type.format not in FORMATS:
-            raise PlanError(f"{node.op} {node.name}: unknown format {node.type.format}")
-        if any(isinstance(d, Dim) for d in node.shape[1:]):
-            raise PlanError(f"{node.op} {node.name}: only the first dimension may vary, got {node.type}")
-        if node.op in LEAVES or node.op == "copy":
-            continue
-        if node.op not in OPS:
-            raise PlanError(f"{node.op} {node.name}: no such op")
-        wanted = OPS[node.op].rule(*(s.type for s in node.src), **dict(node.args))
-        if wanted != node.type:
-            raise PlanError(f"{node.op} {node.name}: the shape rule gives {wanted}, the node has {node.type}")
+        verified = node.graph.verified
+        if node not in verified:
+            _verify_node(node)
+            verified.add(node)
     _verify_in_place(order)
 
 
-def _verify_in_place(order: list[Node]) -> None:
+def _verify_node(node: Node) -> None:
+    """What depends on the node alone, which does not change: it is looked at once."""
+    if node.type.format not in FORMATS:
+        raise PlanError(f"{node.op} {node.name}: unknown format {node.type.format}")
+    if any(isinstance(d, Dim) for d in node.shape[1:]):
+        raise PlanError(f"{node.op} {node.name}: only the first dimension may vary, got {node.type}")
+    if node.op in LEAVES or node.op == "copy":
+        return
+    if node.op not in OPS:
+        raise PlanError(f"{node.op} {node.name}: no such op")
+    wanted = OPS[node.op].rule(*(s.type for s in node.src), **dict(node.args))
+    if wanted != node.type:
+        raise PlanError(f"{node.op} {node.name}: the shape rule gives {wanted}, the node has {node.type}")
+
+
+def _verify_in_place(order: Sequence[Node]) -> None:
     place = {node: i for i, node in enumerate(order)}
     writer: dict[Node, Node] = {}
     for node in order:

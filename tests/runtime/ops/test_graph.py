@@ -34,7 +34,19 @@ def test_unreached_nodes_are_not_in_the_order() -> None:
     dead = ops.mul(x, y)
     live = ops.add(x, x)
     assert dead not in toposort([live]) and y not in toposort([live])
-    assert toposort([live]) == [x, live]
+    assert toposort([live]) == (x, live)
+
+
+def test_an_order_is_that_of_a_depth_first_walk_whatever_was_asked_before() -> None:
+    g = Graph()
+    x, y, z = leaf(g, "x", 4), leaf(g, "y", 4), leaf(g, "z", 4)
+    inner = ops.add(y, z)
+    one, other = ops.mul(x, inner), ops.mul(inner, x)
+    for _ in range(2):
+        assert toposort([one]) == toposort([one, one]) == (x, y, z, inner, one)
+        assert toposort([other]) == (y, z, inner, x, other)
+        assert toposort([one, other]) == (x, y, z, inner, one, other)
+    assert toposort([]) == ()
 
 
 def test_readers_count_roots() -> None:
