@@ -58,25 +58,23 @@ def text(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-LOOKED_AT = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Subscript)
+LOOKED_AT = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+HOLDING = ("body", "orelse", "finalbody", "handlers", "cases")  # fields of a statement that hold others
 Kind = TypeVar("Kind", bound=ast.AST)
 
 
 @cache
 def parsed(source: str) -> tuple[str | None, list[ast.AST]]:
-    """A source's docstring, and its nodes of the kinds that a rule looks at. It is walked once for all rules,
-    faster than by ast.walk.
+    """A source's docstring, and its statements of the kinds that a rule looks at. It is walked once for all
+    rules, and expressions are not: they hold no statement.
     """
     tree = ast.parse(source)
     found, waiting = list[ast.AST](), list[ast.AST]([tree])
     for node in waiting:  # grows meanwhile
         if isinstance(node, LOOKED_AT):
             found.append(node)
-        for value in vars(node).values():
-            if isinstance(value, ast.AST):
-                waiting.append(value)
-            elif isinstance(value, list):
-                waiting.extend([v for v in value if isinstance(v, ast.AST)])
+        for name in HOLDING:
+            waiting.extend(getattr(node, name, ()))
     return ast.get_docstring(tree), found
 
 
@@ -279,7 +277,10 @@ def test_every_format_has_both_sides() -> None:
 
 def ops_by_name(path: str, source: str) -> list[str]:
     """Look-ups of the ops table by a literal name, where `ops.name` would be visible to tools."""
-    tables = (n for n in nodes(source, ast.Subscript) if ast.unparse(n.value).split(".")[-1] == "OPS")
+    if "OPS" not in source:
+        return []
+    subscripts = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Subscript))
+    tables = (n for n in subscripts if ast.unparse(n.value).split(".")[-1] == "OPS")
     return [str(n.slice.value) for n in tables if isinstance(n.slice, ast.Constant)]
 
 
