@@ -131,8 +131,8 @@ class WorkerService:
         self._member, self._owner = member, member and member.owner
         self._lock = member.lock if member else threading.RLock()
         self._process: Process | RemoteProcess | None = None
-        self._ready = self._closed = False
-        self._ending = threading.Event()  # set with _closed, for the thread that pauses
+        self._ready = False
+        self._closed = threading.Event()  # no other process is begun
         self._cause = ""  # why the host could not be had; "": it was
         self._broken: SatchelError | None = None
         self._live: dict[int, LiveRequest] = {}
@@ -185,7 +185,7 @@ class WorkerService:
         """Why requests cannot be served now; "" if they can."""
         if self._broken:
             return str(self._broken)
-        if self._closed:
+        if self._closed.is_set():
             return f"{self.path}: the model was closed"
         if not self._ready:
             return "the worker process is loading the model" + (" again" if self.restarts else "")
@@ -335,8 +335,7 @@ class WorkerService:
     def tell_to_close(self) -> None:
         """Begins to close; close() waits for the end."""
         with self._lock:
-            self._closed = True
-            self._ending.set()
+            self._closed.set()
             if self._process:
                 self._process.send({"close": 1})
 
@@ -351,13 +350,12 @@ class WorkerService:
     def kill(self) -> None:
         """Ends the process at once, and starts no other."""
         with self._lock:
-            self._closed = True
-            self._ending.set()
+            self._closed.set()
             if self._process:
                 self._process.kill()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closed.is_set():
             raise RequestError(f"{self.path}: the model was closed: load it again")
         if self._broken:
             raise self._broken
@@ -389,7 +387,7 @@ class WorkerService:
                     self._process.kill()
         finally:
             with self._lock:
-                if self._owner and not self._closed:
+                if self._owner and not self._closed.is_set():
                     self._hand_over(str(self._broken))
                 self._end_all(End("error", self._broken) if self._broken else End("cancelled"))
             self._loading.put(None)
@@ -398,7 +396,7 @@ class WorkerService:
     def _run_processes(self) -> None:
         """Runs one process after another."""
         failed, pause = 0, FIRST_PAUSE
-        while not (self._closed or self._broken):
+        while not (self._closed.is_set() or self._broken):
             try:
                 process = self._begun()
             except SatchelError as error:
@@ -409,7 +407,7 @@ class WorkerService:
                 self._process = process
                 self._dog, self._hung, self._host = self._watchdog(), "", ""
                 process.send(self._opening())
-                if self._closed:
+                if self._closed.is_set():
                     process.kill()
             self._listen(process)
             died = process.reap()
@@ -426,7 +424,7 @@ class WorkerService:
 
     def _pause(self, seconds: float) -> None:
         """Waits for so long, or until the service is closed."""
-        self._ending.wait(seconds)
+        self._closed.wait(seconds)
 
     def _begun(self) -> Process | RemoteProcess:
         """A new process, here or on the host of the engine."""
@@ -609,7 +607,7 @@ class WorkerService:
     def _lost(self, died: str, failed: int) -> None:
         """Handles the end of the process, expected or not."""
         loaded, self._process, self._ready = self._ready, None, False
-        if self._closed or self._broken:
+        if self._closed.is_set() or self._broken:
             return
         had = loaded or self._engine is None  # else the host could not be had, and no process was lost
         self.restarts += had
