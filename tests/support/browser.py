@@ -1,5 +1,5 @@
 """A browser without a window, for tests of pages: Debian's chromium-headless-shell, which is chromium without
-what only a window needs, or chromium. Tests of the page take 57 s in the one and 97 s in the other.
+what only a window needs, or chromium. Tests of the page take 142 s on two cores in the one, 206 in the other.
 """
 
 from __future__ import annotations
