@@ -198,9 +198,11 @@ template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline
         where[threadIdx.x] = rows_of_team(c, group, threadIdx.x, teams);
     if (threadIdx.x == 0) {
         for (int i = 0; i < r.weight_stages; i++)
-            barrier_init(weights.bars + 16 * i, DENSE ? 32 : 1), barrier_init(weights.bars + 16 * i + 8, 4 * teams);
+            barrier_init(weights.bars + 16 * i, DENSE ? 32 : 1),
+                barrier_init(weights.bars + 16 * i + 8, 4 * teams * RING_LANES);
         for (int i = 0; i < r.column_stages && !WHOLE; i++)
-            barrier_init(columns.bars + 16 * i, COPIES ? 32 : 1), barrier_init(columns.bars + 16 * i + 8, 4 * teams);
+            barrier_init(columns.bars + 16 * i, COPIES ? 32 : 1),
+                barrier_init(columns.bars + 16 * i + 8, 4 * teams * RING_LANES);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();

@@ -27,8 +27,12 @@ struct columns_ring {
     }
 };
 
-/* Lanes of a warp that arrive at a stage's "empty" barrier; expert_tiles.cu says when it is not lane 0 alone. */
-#ifndef RING_LANES
+/* Lane 0 alone arrives at "empty" for its warp, and waits there; __syncwarp() orders that with the other lanes' reads and copies.
+ * racecheck of compute-sanitizer does not follow an order through __syncwarp() and a barrier: in a build for it (-DRACECHECK)
+ * each lane arrives and waits by itself, and nothing else differs. */
+#ifdef RACECHECK
+#define RING_LANES 32
+#else
 #define RING_LANES 1
 #endif
 
@@ -77,8 +81,11 @@ static __device__ __forceinline__ void fetch_weights(const gpu_call &c, columns_
     }
     const uint32_t all = __reduce_add_sync(~0u, bytes), own = lane * (ring.bytes / (4 * teams));
     for (int k = from; k < to; k++, data += bytes, ring.next()) {
-        if (lane == 0) {
+        if (RING_LANES > 1)
             barrier_wait(ring.empty(), ring.phase ^ 1);
+        if (lane == 0) {
+            if (RING_LANES == 1)
+                barrier_wait(ring.empty(), ring.phase ^ 1);
             barrier_expect(ring.full(), all);
         }
         __syncwarp();

@@ -12,13 +12,6 @@
  * more), never on a pair's place in the list: the order within an expert, which differs from run to run, changes no bit.
  */
 
-/* Lane 0 alone arrives at "empty" for its warp, and waits there; __syncwarp() orders that with the other lanes' reads and copies.
- * racecheck of compute-sanitizer does not follow an order through __syncwarp() and a barrier: in a build for it (-DRACECHECK)
- * each lane arrives and waits by itself, and nothing else differs. */
-#ifdef RACECHECK
-#define RING_LANES 32
-#endif
-
 #include "columns_fetch.cuh"
 #include "columns_values.cuh"
 #include "expert_list.cuh"
