@@ -25,6 +25,10 @@ FIRST = 4.0
 # random.
 MOST = 64
 NEW = 512  # tokens of the prompt whose wait is reported
+# How likely it is that those who have all slots of a member end together, as a batch of equal answers does,
+# and not evenly. Without it, a request that waits for one of 64 slots costs a step or two, which is less than
+# a few prompt tokens elsewhere; in a batch it waits for whole answers.
+TOGETHER = 0.1
 
 
 class View(NamedTuple):
@@ -84,7 +88,7 @@ def predict(name: str, ask: Ask, view: View) -> Route:
     ahead = view.queued + own
     beside = a + b * running + d * view.read  # a step without prompt tokens
     first = ahead * c + ceil(ahead / view.chunk) * beside
-    first += _turns(view, ahead + answer) * remaining * beside
+    first += _room(view, ahead + answer, remaining)
     # Its own decoding, beside those that decode and those that wait before it.
     context = ask.prompt + answer / 2
     step = beside + b * (1 + waiting) + d * (view.queued + context)
@@ -106,21 +110,23 @@ def predict(name: str, ask: Ask, view: View) -> Route:
 def wait(view: View) -> float:
     """Predicted seconds before the first step of a new prompt of 512 tokens."""
     a, b, c, d = view.step
-    beside = a + b * view.running + d * view.read
-    turns = _turns(view, view.queued + NEW)
-    return view.queued * c + (ceil(view.queued / view.chunk) + turns * max(1.0, view.remaining)) * beside
+    turns = ceil(view.queued / view.chunk) * (a + b * view.running + d * view.read)
+    return view.queued * c + turns + _room(view, view.queued + NEW, max(1.0, view.remaining))
 
 
-def _turns(view: View, tokens: float) -> float:
-    """What part of those that decode must end before a request finds room for so many tokens, and a slot;
-    more than 1 where those that wait come first. They end evenly over their remaining tokens.
+def _room(view: View, tokens: float, remaining: float) -> float:
+    """Seconds until a request finds room for so many tokens, and a slot. Those that have them end evenly over
+    their remaining tokens, or, as far as slots go, TOGETHER; those that wait come first.
     """
-    part = 0.0
+    a, b, _, d = view.step
+    seconds, there = 0.0, view.running + view.waiting
     if tokens > view.free:
-        part = (tokens - view.free) / max(1, view.read)
-    if view.slots and view.running + view.waiting >= view.slots:
-        part = max(part, (view.running + view.waiting + 1 - view.slots) / max(1, view.running))
-    return min(part, 1.0 + view.waiting)
+        part = min((tokens - view.free) / max(1, view.read), 1.0 + view.waiting)
+        seconds = part * remaining * (a + b * view.running + d * view.read)
+    if view.slots and there >= view.slots:
+        part = TOGETHER + (1 - TOGETHER) * (there + 1 - view.slots) / view.slots
+        seconds = max(seconds, part * remaining * (a + b * view.slots + d * (view.read + view.queued)))
+    return seconds
 
 
 class LeastTime:

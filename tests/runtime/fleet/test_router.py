@@ -50,6 +50,29 @@ def test_no_member_without_a_slot_or_room_while_another_has_both() -> None:
         assert chosen(ask, full=full, open=BUSY) == "open"
 
 
+def test_a_slot_is_worth_more_than_a_member_that_is_somewhat_quicker() -> None:
+    """Of sixty-four that decode one may end with the next step, or all of them after the last: a request
+    waits for its place only where that is worth it, such as for the cache of a long prompt.
+    """
+    ask = Ask(1000, 100.0, [b"block"] * 62)
+    full = BUSY._replace(running=64, read=64 * 1000, remaining=100.0, slots=64)
+    a, b, c, d = STEP
+    slower = full._replace(running=63, step=(1.3 * a, 1.3 * b, c, d))
+    assert chosen(ask, full=full, open=slower) == "open"
+    assert chosen(ask, full=full._replace(cached=everything), open=slower) == "full"
+
+
+def test_a_crowd_that_fits_waits_for_no_slot() -> None:
+    """Also before the first of its answers has begun."""
+    views = {f"m{n}": IDLE._replace(slots=16) for n in range(4)}
+    policy, ask = LeastTime(), Ask(32, 128.0, [])
+    for _ in range(64):
+        name = policy.choose(ask, views).member
+        view = views[name]
+        views[name] = view._replace(waiting=view.waiting + 1, queued=view.queued + 32)
+    assert [view.waiting for view in views.values()] == [16] * 4
+
+
 def test_equal_members_take_turns() -> None:
     policy, views = LeastTime(), {f"m{n}": IDLE for n in range(3)}
     names = [policy.choose(LONG, views).member for _ in range(6)]
