@@ -38,7 +38,6 @@ from satchel.runtime.fleet.member import (
     FAILED,
     JOINING,
     READY,
-    LoadReport,
     Member,
     MemberFacts,
     MemberLoad,
@@ -49,6 +48,7 @@ from satchel.runtime.fleet.pools import PrefillPools, Role
 from satchel.runtime.fleet.router import Ask, LeastTime, Route, RoutingPolicy, View
 from satchel.runtime.fleet.scaler import FleetScaling
 from satchel.runtime.fleet.share import share_of
+from satchel.runtime.fleet.speeds import Speeds
 from satchel.runtime.fleet.suspects import Suspects
 from satchel.runtime.kv.digests import SHORT, BlockDigests
 from satchel.runtime.layers.arch import Cache
@@ -69,15 +69,16 @@ NO_LIMIT = 1 << 30  # requests in the line of a member: the fleet's line has the
 class Views(abc.Mapping[str, View]):
     """What the router sees of members. A view is made when it is first read: of a large fleet few are."""
 
-    def __init__(self, members: abc.Iterable[Member], lengths: Lengths, usual: Weights) -> None:
+    def __init__(self, members: abc.Iterable[Member], lengths: Lengths, speeds: Speeds) -> None:
         self._members = {member.name: member for member in members}
-        self._lengths, self._usual = lengths, usual
+        self._lengths, self._speeds = lengths, speeds
         self._made: dict[str, View] = {}
 
     def __getitem__(self, name: str) -> View:
         found = self._made.get(name)
         if found is None:
-            found = self._made[name] = self._members[name].view(self._lengths, self._usual)
+            member = self._members[name]
+            found = self._made[name] = member.view(self._lengths, self._speeds.of(member))
         return found
 
     def __iter__(self) -> abc.Iterator[str]:
@@ -535,10 +536,9 @@ class Fleet:
             parts = max(1, usable)
             requests = -(-len(self._line) // parts)
             tokens = -(-sum(live.queued for live in self._line) // parts)
-            usual = max((m.load for m in members), key=lambda load: load.steps, default=LoadReport()).step
-            found = []
+            speeds, found = Speeds(members), []
             for one in members:
-                view = one.view(self.lengths, usual)
+                view = one.view(self.lengths, speeds.of(one))
                 view = view._replace(waiting=view.waiting + requests, queued=view.queued + tokens)
                 # One that stands still serves nobody now; whether it goes is its watchdog's decision.
                 state = JOINING if one.state == READY and not one.usable else one.state
@@ -767,11 +767,10 @@ class Fleet:
         """Gives a request to one of these members."""
         seq, digests = live.handle.seq, self._digests[live.handle]
         ask = Ask(len(seq.ids), max(1.0, self.lengths.answer(seq) - seq.generated), digests)
-        # One that has hardly begun takes as long as the one that has learned most: they run one model.
-        usual = max(self.members.values(), key=lambda m: m.load.steps).load.step
-        route = self.policy.choose(ask, Views(members, self.lengths, usual))
+        speeds = Speeds(self.members.values())
+        route = self.policy.choose(ask, Views(members, self.lengths, speeds))
         member = self.members[route.member]
-        seconds = self._seconds(member, ask, route)
+        seconds = self._seconds(speeds.of(member), len(member.service.requests), ask, route)
         if route.prefill and not (live.begun or live.trial or seq.request.max_tokens < 2):
             member = self._begin_move(live, self.members[route.prefill], member)
         live.cached = route.cached
@@ -783,10 +782,10 @@ class Fleet:
         member.service.adopt(live)
 
     @staticmethod
-    def _seconds(member: Member, ask: Ask, route: Route) -> float:
-        """Of a member's time, for what its client is charged."""
-        a, b, c, _ = member.load.step
-        return c * (ask.prompt - route.cached) + ask.answer * (b + a / (1 + len(member.service.requests)))
+    def _seconds(step: Weights, others: int, ask: Ask, route: Route) -> float:
+        """Of the time of a member with so many others, for what its client is charged."""
+        a, b, c, _ = step
+        return c * (ask.prompt - route.cached) + ask.answer * (b + a / (1 + others))
 
     # Prompts that one member computes and another answers
 

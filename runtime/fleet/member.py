@@ -17,7 +17,7 @@ from satchel.runtime.fleet.known import Holders, Known
 from satchel.runtime.fleet.pools import Role
 from satchel.runtime.fleet.router import View
 from satchel.runtime.scheduler.lengths import Lengths
-from satchel.runtime.scheduler.steptime import LEARNED, START
+from satchel.runtime.scheduler.steptime import START
 from satchel.runtime.worker.replay import LiveRequest
 from satchel.runtime.worker.service import WorkerService
 from satchel.runtime.worker.wire import Message
@@ -152,8 +152,8 @@ class Member:
         self.load = LoadReport(batch=self.load.batch, steps=self.load.steps, step=self.load.step)
         self.begun_anew += 1
 
-    def view(self, lengths: Lengths, usual: Weights = START_STEP) -> View:
-        """What the router sees. usual: times of a step, for a member that has not learned its own."""
+    def view(self, lengths: Lengths, step: Weights | None = None) -> View:
+        """What the router sees. step: times of a step; None: as this member has learned them."""
         decoding = [live for live in self.service.requests if live.decodes]
         waiting = [live for live in self.service.requests if not live.decodes]
         queued = sum(live.queued for live in waiting)
@@ -171,7 +171,7 @@ class Member:
             free=max(0, free - queued),
             block=cache.block,
             chunk=self.load.batch,
-            step=self.load.step if self.load.steps >= LEARNED else usual,
+            step=self.load.step if step is None else step,
             cached=self.known.cached,
             slots=self.slots,
         )

@@ -146,12 +146,15 @@ class Worker:
             if message.get("key"):
                 self._reports = Reports(model, bytes.fromhex(message["key"]))
         self._model = model
+        infos = [device.info() for device in model.devices]
+        hardware = ", ".join(f"{info.name} ({info.variant}, {info.threads})" for info in infos)
         held, notes = close_sandbox(model), model.notes
         if held is not None and held.note:
             notes = [*notes, held.note]
         told, block_bytes = held.text if held else NO_SANDBOX, sum(model.engine.states.block_bytes)
         ready = {"ready": encode(model.cache), "notes": notes, "sandbox": told, "block_bytes": block_bytes}
-        self.send({**ready, "stamps": model.gguf.stamps, "version": wire_version()})
+        ready |= {"hardware": hardware, "stamps": model.gguf.stamps, "version": wire_version()}
+        self.send(ready)
         threading.Thread(target=self._deliver, name="satchel-deliver", daemon=True).start()
         # The model stays: a full collection of garbage, which stops the engine, need not look at it.
         gc.collect()

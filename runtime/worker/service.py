@@ -123,6 +123,7 @@ class WorkerService:
         self.path, self.options, self.limits = path, options, limits or options.limits
         self.cache, self.widths = Cache(context=0), (0, 0)
         self.block_bytes = 0  # of a block of KV cache in all layers, known with the cache
+        self.hardware = ""  # that computes: names, kernels and threads of its devices; known with the cache
         self.notes: list[str] = []
         self.restarts = 0
         self._past: EngineStats | None = None  # what the lost processes have counted
@@ -508,6 +509,7 @@ class WorkerService:
         self._dog.loaded = True
         self.cache, self.notes, self._ready = decode(message["ready"]), message["notes"], True
         self.sandbox, self.block_bytes = message["sandbox"], int(message["block_bytes"])
+        self.hardware = str(message["hardware"])
         # Later processes get the same context, regardless of free memory.
         self.options = replace(self.options, context=self.cache.context)
         self._loading.put(None)

@@ -20,6 +20,7 @@ from satchel.runtime.fleet.known import Holders, Known
 from satchel.runtime.fleet.line import Line
 from satchel.runtime.fleet.member import LoadReport, Member
 from satchel.runtime.fleet.share import Gpu, numa_cpus, numa_memory, replicas_of, share_of
+from satchel.runtime.fleet.speeds import Speeds
 from satchel.runtime.fleet.suspects import Suspects
 from satchel.runtime.kv.digests import SHORT, BlockDigests
 from satchel.runtime.kv.news import MOST_TOLD, BlockNews
@@ -399,3 +400,23 @@ def test_processors_that_this_process_may_not_use_are_left_out(
     assert numa_cpus(two) == [(1, 2), (5,)]
     monkeypatch.setattr(share, "usable", lambda: frozenset({1, 2}))
     assert share_of(Options(), 0, 2, two).cpus == (), "it has one node"
+
+
+def test_members_with_the_same_hardware_take_equally_long() -> None:
+    """Of 16 rows, 0.2 ms each and nothing else, and 3.2 ms whatever the rows: measured alike."""
+
+    def member(name: str, hardware: str, steps: int, *step: float) -> Member:
+        service = WorkerService(Path("m.gguf"), Options())
+        service.hardware = hardware
+        one = Member(name, 0, service)
+        one.told({"load": [0, 16, 0, 4, 96, 256, steps, [*step, 1e-4, 0.0]]})
+        return one
+
+    rows, fixed = member("0", "H200", 90, 0.0, 2e-4), member("1", "H200", 60, 3.2e-3, 0.0)
+    young, other = member("2", "H200", 3, 9.0, 9.0), member("3", "H100", 50, 4e-3, 1e-4)
+    unseen = member("4", "L4", 3, 9.0, 9.0)
+    speeds = Speeds([rows, fixed, young, other, unseen])
+    a, b, _, _ = speeds.of(rows)
+    assert speeds.of(rows) == speeds.of(fixed) == speeds.of(young) and a + 16 * b == pytest.approx(3.2e-3)
+    assert speeds.of(other) == other.load.step, "of other hardware"
+    assert speeds.of(unseen) == rows.load.step, "until it has learned, as the one that has learned most"
