@@ -11,7 +11,7 @@ from hashlib import sha256
 from satchel.runtime.worker.rpc_methods import METHODS
 from satchel.runtime.worker.wire import CARRIED, DTYPES, ERRORS
 
-PROTOCOL = 1  # raised with each change of the messages that the kinds below do not show
+PROTOCOL = 2  # raised with each change of the messages that the kinds below do not show
 
 
 @cache
