@@ -144,17 +144,17 @@ def throughput(path: Path, options: dict[str, Any], args: argparse.Namespace) ->
                 one = one or told.rate
                 name = {RoundRobin: "in turns", LeastTime: "by time"}.get(type(policy), "")
                 at = "+".join(map(str, told.at_each))
-                print(
-                    f"| {count} | {streams} | {name} | {at} | {told.rate:,.0f} | {told.rate / one:.2f} "
-                    f"| {1e3 * told.between:.2f} ms | {told.processor:.2f} |",
-                    flush=True,
-                )
+                measured = "never all at once | | | |"
+                if told.rate:
+                    times, between = f"{told.rate / one:.2f}", f"{1e3 * told.between:.2f} ms"
+                    measured = f"{told.rate:,.0f} | {times} | {between} | {told.processor:.2f} |"
+                print(f"| {count} | {streams} | {name} | {at} | {measured}", flush=True)
 
 
 @dataclass(frozen=True)
 class Together:
-    """How fast streams decoded that all did at once. between: mean seconds between two tokens of a stream.
-    processor: seconds of this process for each second.
+    """How fast streams decoded that all did at once; 0: they never did, as some waited for a slot. between:
+    mean seconds between two tokens of a stream. processor: seconds of this process for each second.
     """
 
     rate: float
@@ -179,6 +179,7 @@ def together(model: Model, clients: list[Client]) -> Together:
         return any(seq.finish for seq in sequences)
 
     wait(lambda: ended() or all(seq.generated for seq in sequences))
+    never = ended()
     fleet = model.fleet
     at = [len(m.service.requests) for m in fleet.members.values()] if fleet else [len(clients)]
     began, before, used = time.perf_counter(), made(), time.process_time()
@@ -188,7 +189,7 @@ def together(model: Model, clients: list[Client]) -> Together:
     for reply in replies:
         reply.read()
     between = len(clients) * seconds / max(1, tokens)
-    return Together(tokens / seconds, between, tuple(at), used / seconds)
+    return Together(0.0 if never else tokens / seconds, between, tuple(at), used / seconds)
 
 
 class Failure:
