@@ -88,7 +88,7 @@ def predict(name: str, ask: Ask, view: View) -> Route:
     ahead = view.queued + own
     beside = a + b * running + d * view.read  # a step without prompt tokens
     first = ahead * c + ceil(ahead / view.chunk) * beside
-    first += _room(view, ahead + answer, remaining)
+    first += _room(view, ahead + answer, remaining, TOGETHER)
     # Its own decoding, beside those that decode and those that wait before it.
     context = ask.prompt + answer / 2
     step = beside + b * (1 + waiting) + d * (view.queued + context)
@@ -114,9 +114,10 @@ def wait(view: View) -> float:
     return view.queued * c + turns + _room(view, view.queued + NEW, max(1.0, view.remaining))
 
 
-def _room(view: View, tokens: float, remaining: float) -> float:
+def _room(view: View, tokens: float, remaining: float, together: float = 0.0) -> float:
     """Seconds until a request finds room for so many tokens, and a slot. Those that have them end evenly over
-    their remaining tokens, or, as far as slots go, TOGETHER; those that wait come first.
+    their remaining tokens; those that wait come first. together: how likely it is that those with slots end
+    all at once.
     """
     a, b, _, d = view.step
     seconds, there = 0.0, view.running + view.waiting
@@ -124,7 +125,7 @@ def _room(view: View, tokens: float, remaining: float) -> float:
         part = min((tokens - view.free) / max(1, view.read), 1.0 + view.waiting)
         seconds = part * remaining * (a + b * view.running + d * view.read)
     if view.slots and there >= view.slots:
-        part = TOGETHER + (1 - TOGETHER) * (there + 1 - view.slots) / view.slots
+        part = together + (1 - together) * (there + 1 - view.slots) / view.slots
         seconds = max(seconds, part * remaining * (a + b * view.slots + d * (view.read + view.queued)))
     return seconds
 

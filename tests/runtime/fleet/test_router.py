@@ -126,7 +126,9 @@ def test_the_wait_grows_with_what_is_before_a_new_prompt() -> None:
     assert wait(IDLE) == 0
     queued = wait(BUSY._replace(waiting=2, queued=4000))
     assert queued > 4000 * STEP[2]
-    assert wait(BUSY._replace(slots=8)) > wait(BUSY) == 0
+    full = BUSY._replace(slots=8)
+    assert wait(full) > wait(BUSY) == 0
+    assert wait(full) < predict("full", Ask(512, 100.0, []), full).first / 2, "it is the mean, not a bet"
     assert wait(BUSY._replace(free=100)) > 0
 
 
