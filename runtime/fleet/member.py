@@ -72,6 +72,7 @@ class MemberFacts:
     trouble: str  # why it gets no requests; "": it does
     host: str  # of its engine; "": this one
     device: str
+    hardware: str  # that computes: names, kernels and threads of its devices; "": it has not loaded the model
     threads: int
     slots: int
     waiting: int  # requests whose first token has not come
@@ -186,6 +187,7 @@ class Member:
             trouble=self.error or self.service.trouble,
             host=self.service.host,
             device=self.service.options.device,
+            hardware=self.service.hardware,
             threads=self.service.options.threads,
             slots=self.slots,
             waiting=view.waiting,

@@ -347,6 +347,8 @@ def test_a_member_stays_on_its_processors(path: Path, here: Model, monkeypatch: 
 
         assert all(pinned(member.service.pid) for member in fleet.members.values())
         assert {member.threads for member in fleet.facts()} == {1}
+        (hardware,) = {member.hardware for member in fleet.facts()}
+        assert "1)" in hardware, "one thread each: they count as equally fast"
         kill(fleet, "1")
         until(lambda: fleet.restarts == 1 and fleet.members["1"].usable, "it is there again")
         assert pinned(fleet.members["1"].service.pid)
