@@ -77,7 +77,7 @@ class RoutingPolicy(Protocol):
 
 def predict(name: str, ask: Ask, view: View) -> Route:
     """What becomes of a request at one member."""
-    a, b, c, d = view.step
+    _, b, c, d = view.step
     running, waiting, answer = view.running, view.waiting, max(1.0, ask.answer)
     # Lengths of answers vary as much as an exponential's do, which has no memory: one that has decoded long
     # is as far from its end as one that begins.
@@ -86,7 +86,7 @@ def predict(name: str, ask: Ask, view: View) -> Route:
     cached = min(view.cached(ask.digests) * view.block, max(0, ask.prompt - 1))
     own = ask.prompt - cached
     ahead = view.queued + own
-    beside = a + b * running + d * view.read  # a step without prompt tokens
+    beside = _decoding(view, view.running, view.read)
     first = ahead * c + ceil(ahead / view.chunk) * beside
     first += _room(view, ahead + answer, remaining, TOGETHER)
     # Its own decoding, beside those that decode and those that wait before it.
@@ -109,9 +109,14 @@ def predict(name: str, ask: Ask, view: View) -> Route:
 
 def wait(view: View) -> float:
     """Predicted seconds before the first step of a new prompt of 512 tokens."""
-    a, b, c, d = view.step
-    turns = ceil(view.queued / view.chunk) * (a + b * view.running + d * view.read)
-    return view.queued * c + turns + _room(view, view.queued + NEW, max(1.0, view.remaining))
+    turns = ceil(view.queued / view.chunk) * _decoding(view, view.running, view.read)
+    return view.queued * view.step[2] + turns + _room(view, view.queued + NEW, max(1.0, view.remaining))
+
+
+def _decoding(view: View, rows: int, read: int) -> float:
+    """Seconds of a step of so many decoded rows, which read so many context tokens, without prompt tokens."""
+    a, b, _, d = view.step
+    return a + b * rows + d * read
 
 
 def _room(view: View, tokens: float, remaining: float, together: float = 0.0) -> float:
@@ -119,14 +124,14 @@ def _room(view: View, tokens: float, remaining: float, together: float = 0.0) ->
     their remaining tokens; those that wait come first. together: how likely it is that those with slots end
     all at once.
     """
-    a, b, _, d = view.step
     seconds, there = 0.0, view.running + view.waiting
     if tokens > view.free:
         part = min((tokens - view.free) / max(1, view.read), 1.0 + view.waiting)
-        seconds = part * remaining * (a + b * view.running + d * view.read)
+        seconds = part * remaining * _decoding(view, view.running, view.read)
     if view.slots and there >= view.slots:
         part = together + (1 - together) * (there + 1 - view.slots) / view.slots
-        seconds = max(seconds, part * remaining * (a + b * view.slots + d * (view.read + view.queued)))
+        full = _decoding(view, view.slots, view.read + view.queued)
+        seconds = max(seconds, part * remaining * full)
     return seconds
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from satchel.runtime.fleet.member import LoadReport, Member, Weights
+from satchel.runtime.fleet.member import Member, Weights
 from satchel.runtime.scheduler.steptime import LEARNED
 
 
@@ -20,25 +20,23 @@ class Speeds:
     """Of these members, as they have reported."""
 
     def __init__(self, members: Iterable[Member]) -> None:
-        members = list(members)
-        # One that has hardly begun takes as long as the one that has learned most: they run one model.
-        loads = (member.load for member in members)
-        self._usual = max(loads, key=lambda load: load.steps, default=LoadReport()).step
-        self._learned: dict[str, list[Weights]] = {}
-        for member in members:
-            if member.load.steps >= LEARNED:
-                self._learned.setdefault(member.service.hardware, []).append(member.load.step)
-        self._means: dict[str, Weights] = {}
+        self._members = list(members)
+        self._of: dict[str, Weights] = {}  # by hardware, as they are asked for
 
     def of(self, member: Member) -> Weights:
         """Seconds of a step at this member: what is fixed, and what each decoded row, each prompt token and
         each context token that is read adds.
         """
         hardware = member.service.hardware
-        learned = self._learned.get(hardware)
-        if learned is None:
-            return self._usual
-        if hardware not in self._means:
-            a, b, c, d = (sum(column) / len(learned) for column in zip(*learned, strict=True))
-            self._means[hardware] = a, b, c, d
-        return self._means[hardware]
+        if hardware not in self._of:
+            self._of[hardware] = self._mean(hardware)
+        return self._of[hardware]
+
+    def _mean(self, hardware: str) -> Weights:
+        """Of those with this hardware that have learned."""
+        loads = [one.load for one in self._members if one.service.hardware == hardware]
+        learned = [load.step for load in loads if load.steps >= LEARNED]
+        if not learned:  # they take as long as the one that has learned most: they run one model
+            return max((one.load for one in self._members), key=lambda load: load.steps).step
+        a, b, c, d = (sum(column) / len(learned) for column in zip(*learned, strict=True))
+        return a, b, c, d
