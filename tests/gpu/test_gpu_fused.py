@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gpus import LOWERED, lacks, skip_where_none
 from kernel_cases import check
-from one_step import Case, define, define_all, f32, generator, plan_of, run, run_all
+from one_step import Case, define, define_all, f32, generator, refused, run, run_all
 
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device
@@ -52,7 +52,7 @@ def test_a_product_with_its_norm_equals_its_parts(cuda: Device, op: str, tokens:
             shape = (tokens, 2 * n if op == "norm_linear" else n)
             one = replace(one, bound=ROUNDED, shape=shape, args={**one.args, **args})
             own = (1, 2) if formats[0] in packed else ()
-            if lacks(cuda, op, one, own) or (not own and cuda.refusal(plan_of(op, one, 64)[0])):
+            if (LOWERED or not own) and refused(cuda, op, one, packed=own):
                 continue
             found = run(cuda, op, one, packed=own)
             check(one, found, define(op, one))
@@ -156,7 +156,7 @@ def test_a_product_with_its_post_norm_equals_its_parts(cuda: Device, gate: str, 
             width = n if gate else 2 * n
             one = replace(one, bound=ROUNDED, shape=(tokens, width + k), args=args)
             own = (1, 2) if formats[0] in packed else ()
-            if lacks(cuda, op, one, own) or (not own and cuda.refusal(plan_of(op, one, 64)[0])):
+            if (LOWERED or not own) and refused(cuda, op, one, packed=own):
                 continue
             found = run(cuda, op, one, packed=own)
             x, first, second, w, post, r = one.inputs

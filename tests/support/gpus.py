@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 
 import pytest
-from one_step import Case, pack_inputs, plan_of
+from one_step import Case, refused
 
 from satchel.runtime.device.device import Device
 
@@ -22,7 +22,7 @@ def lacks(device: Device, op: str, one: Case, packed: Sequence[int] = ()) -> boo
     """Whether a GPU that passes for an older one refuses this call of a fused op, whose parts a plan has
     then. What the GPU itself refuses is an error.
     """
-    return bool(LOWERED and device.refusal(pack_inputs(device, one, plan_of(op, one, 64)[0], packed)))
+    return bool(LOWERED) and refused(device, op, one, packed=packed)
 
 
 def skip_where_none(op: str, tried: int) -> None:

@@ -127,6 +127,11 @@ def pack_inputs(device: Device, case: Case, segment: Segment, inputs: Sequence[i
     return replace(segment, view_table=views, buffers=tuple(buffers))
 
 
+def refused(device: Device, op: str, case: Case, pad: int = 64, packed: Sequence[int] = ()) -> bool:
+    """Whether the device refuses such a call."""
+    return bool(device.refusal(pack_inputs(device, case, plan_of(op, case, pad)[0], packed)))
+
+
 def run(
     device: Device, op: str, case: Case, pad: int = 64, packed: Sequence[int] = (), kernel: str = ""
 ) -> Array:

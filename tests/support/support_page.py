@@ -14,7 +14,7 @@ import tiny
 from doc_tables import replaced
 from kernel_cases import CASES
 from models_page import family
-from one_step import Case, generator, plan_of
+from one_step import Case, generator, refused
 
 from satchel.quant import FORMATS
 from satchel.runtime.compiler.target import DeviceTarget
@@ -52,7 +52,7 @@ def multiplied(device: Device) -> set[str]:
     """The formats of weights that the device multiplies, with float32 activations or the format's."""
     found = set()
     for case in CASES["linear"](generator("linear")):
-        if any(not device.refusal(plan_of("linear", one, 0)[0]) for one in (case, plain(case))):
+        if not all(refused(device, "linear", one, pad=0) for one in (case, plain(case))):
             found |= {format for _, format in case.inputs[1:]}
     return found
 
