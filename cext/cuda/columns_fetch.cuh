@@ -81,7 +81,7 @@ static __device__ __forceinline__ void fetch_weights(const gpu_call &c, columns_
     }
     const uint32_t all = __reduce_add_sync(~0u, bytes), own = lane * (ring.bytes / (4 * teams));
     for (int k = from; k < to; k++, data += bytes, ring.next()) {
-        if (RING_LANES > 1)
+        if (RING_LANES > 1) /* apart from lane 0's, whose machine code would be another where both are one condition */
             barrier_wait(ring.empty(), ring.phase ^ 1);
         if (lane == 0) {
             if (RING_LANES == 1)
