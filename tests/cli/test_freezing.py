@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import entry_points
+from collections.abc import Callable
+from importlib.metadata import distribution, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import httpx
 import pytest
@@ -20,7 +24,7 @@ from waiting import SECONDS, ready
 
 from satchel.cli.freezing import hook_folders
 from satchel.cli.main import commands, main
-from satchel.errors import DeviceError
+from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.runtime import children as processes
 
@@ -132,6 +136,75 @@ def test_a_frozen_program_that_runs_code_starts_itself(
     assert command[0] == sys.executable
     monkeypatch.setattr(sys, "argv", command)
     assert main() == 0 and capsys.readouterr().out == "['-c', '{}'] __main__\n"
+
+
+def metadata(name: str) -> list[tuple[str, str]]:
+    """As PyInstaller's copy_metadata: an error where the package is not installed."""
+    return [(str(distribution(name).locate_file("")), name)]
+
+
+def submodules(package: str) -> list[str]:
+    """As PyInstaller's collect_submodules."""
+    path = importlib.import_module(package).__path__
+    return [package, *(found.name for found in pkgutil.walk_packages(path, f"{package}."))]
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Runs the hook of a module, with the functions of PyInstaller that it calls."""
+    given = {"copy_metadata": metadata, "collect_submodules": submodules}
+    utils = ModuleType("PyInstaller.utils.hooks")
+    vars(utils).update(given, get_hook_config=lambda program, module, key: program.config.get(key))
+    for name in ("PyInstaller", "PyInstaller.utils", utils.__name__):
+        monkeypatch.setitem(sys.modules, name, utils)
+
+    def run(module: str) -> ModuleType:
+        spec = spec_from_file_location("a_hook", Path(hook_folders()[0]) / f"hook-{module}.py")
+        assert spec is not None and spec.loader is not None
+        made = module_from_spec(spec)
+        spec.loader.exec_module(made)
+        return made
+
+    return run
+
+
+def test_the_hooks_name_what_no_import_statement_does(hook: Callable[[str], ModuleType]) -> None:
+    root, found = Path(__file__).parents[2], hook("satchel")
+    for place in ("runtime/models", "formats/chat/families", "quant/formats"):
+        package = f"satchel.{place.replace('/', '.')}"
+        named = {f"{package}.{path.stem}" for path in (root / place).glob("[a-z]*.py")}
+        assert named and named <= {*found.hiddenimports}
+    compiled = any("libsatchel_cpu" in path for path, _ in found.binaries)
+    assert compiled != ("numba" in found.hiddenimports)
+    commanded, served, searched = map(
+        hook, ("satchel.cli.main", "satchel.server", "satchel.formats.quantize")
+    )
+    assert {"satchel.cli.commands.run", "satchel.runtime.worker.child"} <= {*commanded.hiddenimports}
+    assert {Path(path).stem for path, _ in commanded.datas} >= {"run", "serve"}
+    assert "satchel.server.app" in served.hiddenimports
+    assert bool(searched.binaries) != ("numba" in searched.hiddenimports)
+    for made in (found, commanded, served, searched):
+        brought = [*getattr(made, "datas", ()), *getattr(made, "binaries", ())]
+        assert all(Path(path).exists() for path, _ in brought)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_program_leaves_the_bundled_model_out(
+    hook: Callable[[str], ModuleType], wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, datas = hook("satchel"), list[tuple[str, str]]()
+    program = SimpleNamespace(config={"bundled_model": wanted}, add_datas=datas.extend)
+    monkeypatch.setattr(found, "default_model", lambda: Path("model.gguf"))
+    found.hook(program)
+    assert datas == ([("model.gguf", "satchel/models")] if wanted else [])
+
+    def none() -> Path:
+        raise RequestError("the bundled model is not installed")
+
+    monkeypatch.setattr(found, "default_model", none)
+    datas.clear()
+    found.hook(program)
+    assert not datas
 
 
 @pytest.mark.slow
