@@ -36,8 +36,10 @@ WITH_ADAPTERS = "adapters "  # prefix of an output's name: the graph with adapte
 
 class HParams:
     """Hyper-parameters of one file, read as `<arch>.<key>` and checked against a range. An error names the
-    key.
+    key. all_layers: the graph has every layer, so each key that changes the results is read.
     """
+
+    all_layers = True
 
     def __init__(self, metadata: Metadata, arch: str) -> None:
         self.metadata, self.arch = metadata, arch
@@ -457,7 +459,8 @@ class Arch:
 
     def _reject_unused(self) -> None:
         """Raises ModelError for unused tensors, and for unread keys that would change the results."""
-        notes = check_unread_keys(self.hp.metadata, self.hp.arch, self.hp.read_keys, self.context)
+        hp = self.hp
+        notes = check_unread_keys(hp.metadata, hp.arch, hp.read_keys, self.context) if hp.all_layers else ()
         self.notes += tuple(note for note in notes if note not in self.notes)
         behind = tuple(f"blk.{self.layers + i}." for i in range(self.predicting))
         unused = (n for n in self.weights.names if n not in self.used and not n.endswith(IGNORED))

@@ -45,7 +45,10 @@ from satchel.runtime.weights.weights import FileWeights
 
 ENOUGH, MOST = 192 << 20, 2 << 30  # least and most bytes of layers that are run
 CACHES = 4  # size of the layers, in processor caches
-VERSION = 2  # of the measurement; another version is measured again
+VERSION = 3  # of the measurement; another version is measured again
+SHARED = "attention.shared_kv_layers"  # so many of the last layers have no keys and values of their own
+# Tensors of no layer of which a side has numbers for each: that side.
+PER_LAYER = {"per_layer_token_embd.weight": 1, "per_layer_model_proj.weight": 0}
 FEWER = 3  # ratio of the two numbers of layers
 ROWS = 16  # distinct rows of a random matrix
 LINK = 32 << 20  # bytes of the timed copy
@@ -54,30 +57,79 @@ GREEDY = Sampling(temperature=0.0)
 Open = Callable[[], Device]
 
 
-class _Sliced(HParams):
-    """Hyper-parameters of a file, restricted to its first `kept` layers."""
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The layers of a file that are run: `kept` of `whole` from `start` on."""
 
-    def __init__(self, metadata: Metadata, arch: str, kept: int) -> None:
+    start: int
+    kept: int
+    whole: int
+
+    def inside(self, name: str) -> str | None:
+        """A tensor's name among these layers, counted from 0; None for one of another layer."""
+        number = layer_number(name)
+        if number is None:
+            return name
+        found = number - self.start
+        return _renumbered(name, found) if 0 <= found < self.kept else None
+
+    def outside(self, name: str) -> str:
+        """The name in the file."""
+        number = layer_number(name)
+        return name if number is None else _renumbered(name, number + self.start)
+
+
+def _renumbered(name: str, layer: int) -> str:
+    _, _, *rest = name.split(".")
+    return ".".join(["blk", str(layer), *rest])
+
+
+class _Sliced(HParams):
+    """Hyper-parameters of a file, restricted to some layers."""
+
+    all_layers = False
+
+    def __init__(self, metadata: Metadata, arch: str, span: _Span) -> None:
         super().__init__(metadata, arch)
-        self.kept, self.whole = kept, super().uint("block_count", high=512)
+        self.span = span
 
     def uint(self, key: str, default: int | None = None, *, low: int = 1, high: int = 1 << 24) -> int:
-        return self.kept if key == "block_count" else super().uint(key, default, low=low, high=high)
+        if key == "block_count":
+            return self.span.kept
+        found = super().uint(key, default, low=low, high=high)
+        if key == "leading_dense_block_count":
+            return max(0, found - self.span.start)
+        return 0 if key == SHARED else found  # _layers() ends before those
 
     def each_layer(self, key: str, layers: int, default: int | None = None, low: int = 1) -> tuple[int, ...]:
-        return super().each_layer(key, self.whole, default, low)[:layers]
+        found = super().each_layer(key, self.span.whole, default, low)
+        return found[self.span.start : self.span.start + layers]
+
+    def flags(self, key: str, layers: int) -> tuple[bool, ...]:
+        return super().flags(key, self.span.whole)[self.span.start : self.span.start + layers]
 
 
 class _Slice(FileWeights):
-    """A file's tensors without the layers from `kept` on."""
+    """A file's tensors of some layers, and those of none."""
 
-    def __init__(self, gguf: GGUF, kept: int) -> None:
+    def __init__(self, gguf: GGUF, span: _Span) -> None:
         super().__init__(gguf)
-        self.kept = kept
+        self.span = span
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(n for n in super().names if (layer_number(n) or 0) < self.kept)
+        return tuple(found for n in super().names if (found := self.span.inside(n)) is not None)
+
+    def type(self, name: str) -> Type | None:
+        found, side = super().type(self.span.outside(name)), PER_LAYER.get(name)
+        if found is None or side is None:
+            return found
+        shape = [d for d in found.shape if isinstance(d, int)]
+        shape[side] = shape[side] // self.span.whole * self.span.kept
+        return Type(tuple(shape), found.format)
+
+    def array(self, name: str) -> Array:
+        return super().array(self.span.outside(name))
 
 
 class _MadeUp(Mapping[str, Array]):
@@ -181,13 +233,26 @@ def _known(entry: object) -> Speed | None:
     return Speed((one, many), (head, heads), link, latency, start, host)
 
 
+def _mixture(gguf: GGUF) -> tuple[int, int]:
+    """The first layer to run, and of how many layers at least one has experts: the dense layers with which a
+    mixture begins say little of the others. (0, 1) for a model without experts.
+    """
+    numbers = {layer_number(name) for name in gguf.tensors if "_exps." in name}
+    layers = sorted(n for n in numbers if n is not None)
+    period = layers[1] - layers[0] if len(layers) > 1 else 1
+    return max(0, layers[0] + 1 - period) if layers else 0, period
+
+
 def _layers(gguf: GGUF) -> int:
-    """Number of layers to run, from the first on."""
+    """Number of layers to run, with experts among them where the model has any."""
     name = gguf.metadata.get_str("general.architecture")
-    whole = HParams(gguf.metadata, name).uint("block_count", high=512)
+    hp = HParams(gguf.metadata, name)
+    whole, shared = hp.uint("block_count", high=512), hp.uint(SHARED, 0, low=0)
     inner = sum(info.nbytes for n, info in gguf.tensors.items() if n.startswith("blk."))
     enough = min(MOST, max(ENOUGH, CACHES * _processor_cache()))
-    return max(1, min(whole, -(-enough * whole // max(1, inner))))
+    start, period = _mixture(gguf)
+    wanted = period * -(-enough * whole // max(1, inner) // period)
+    return max(1, min(wanted, whole - shared - start))
 
 
 def _processor_cache() -> int:
@@ -252,7 +317,8 @@ def _measure(gguf: GGUF, open: Open, kept: int, repack: bool, activations: int) 
     """Measures both numbers of layers; prompts run over the smaller one alone, because caches do not help
     them.
     """
-    fewer = max(1, kept // FEWER)
+    period = _mixture(gguf)[1]
+    fewer = min(kept, max(period, kept // FEWER // period * period))
     with open() as device:
         small = _run(gguf, device, fewer, repack, activations, prompt=True)
         link, latency = link_to(device)
@@ -277,8 +343,9 @@ def speed_of_runs(large: Run, small: Run, link: float, latency: float) -> Speed:
 
 def _run(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int, prompt: bool = False) -> Run:
     name = gguf.metadata.get_str("general.architecture")
-    weights, cache = _Slice(gguf, kept), Cache(PROMPT + 2 * DECODES, batch=PROMPT)
-    arch = find_arch(name, str(gguf.path))(_Sliced(gguf.metadata, name, kept), weights, cache)
+    span = _Span(_mixture(gguf)[0], kept, HParams(gguf.metadata, name).uint("block_count", high=512))
+    weights, cache = _Slice(gguf, span), Cache(PROMPT + 2 * DECODES, batch=PROMPT)
+    arch = find_arch(name, str(gguf.path))(_Sliced(gguf.metadata, name, span), weights, cache)
     engine = Engine(
         arch.build(),
         cache,
@@ -287,10 +354,11 @@ def _run(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int, 
         batch=PROMPT,
         activations=activations,
     )
-    ids = [i % arch.vocab for i in range(PROMPT)]
+    most = HParams(gguf.metadata, name).uint("context_length", PROMPT)
+    ids = [i % arch.vocab for i in range(min(PROMPT, most))]
     one, _ = _usual(engine, ids[:1], 1, "hidden")
     whole, host = _usual(engine, ids[:1], 1, "tokens")
-    many = _usual(engine, ids, PROMPT, "hidden")[0] if prompt else 0.0
+    many = _usual(engine, ids, len(ids), "hidden")[0] * PROMPT / len(ids) if prompt else 0.0
     engine.release()
     return Run(kept, one, whole, host, many)
 

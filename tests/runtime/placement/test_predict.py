@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import tiny_file
+import tiny_grown
 
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.device.libraries import find_backend, libraries
@@ -56,3 +58,20 @@ def test_every_turn_of_a_device_has_its_start(sizes: Sizes) -> None:
     found = predict(placement, sizes, {"remote": fast, "cpu": slow})
     assert found.decode - plain.decode == pytest.approx(0.5 + 1.0 + 0.5 + 0.125)
     assert found.prompt - plain.prompt == pytest.approx(0.5 + 1.0 + 0.5 + 0.125)
+
+
+@pytest.mark.parametrize("arch", sorted({"llama", *tiny_grown.SPECS}))
+def test_every_architecture_is_measured_by_some_of_its_layers(arch: str, tmp_path: Path) -> None:
+    """Also those that begin with layers of another kind: dense ones of a mixture, without attention of its
+    own, or with keys that other layers read.
+    """
+    path = tiny_file.write_model(tmp_path / "m.gguf", arch, "q8_0")
+    with open_gguf(path) as gguf, find_backend("cpu").open(threads=1) as device:
+        found = speeds.speed_of(
+            gguf, device, lambda: find_backend("cpu").open(threads=1), cache=tmp_path / "speeds.json"
+        )
+        assert min(found.layer) > 0 and min(found.head) > 0
+        start, period = speeds._mixture(gguf)
+        kept = speeds._layers(gguf)
+        mixture = {speeds.layer_number(n) for n in gguf.tensors if "_exps." in n}
+        assert not mixture or mixture & set(range(start, start + max(period, kept // speeds.FEWER)))
