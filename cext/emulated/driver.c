@@ -302,6 +302,16 @@ static int free_host(void *at) {
     return 0;
 }
 
+/* The tasks of a stream read host memory wherever it lies. */
+static int pin(void *at, size_t n, unsigned flags) {
+    (void)flags;
+    return at && n ? 0 : INVALID;
+}
+
+static int unpin(void *at) {
+    return at ? 0 : INVALID;
+}
+
 static int new_stream(gpu_stream *out, unsigned flags) {
     (void)flags;
     stream *s = calloc(1, sizeof *s);
@@ -488,6 +498,8 @@ const char *emulated_driver(gpu_api *out) {
                      .free = free_memory,
                      .alloc_host = alloc_host,
                      .free_host = free_host,
+                     .pin = pin,
+                     .unpin = unpin,
                      .write = do_write,
                      .read = do_read,
                      .copy = do_copy,

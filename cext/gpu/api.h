@@ -50,6 +50,8 @@ enum { GPU_LAUNCH_CLUSTER = 4, GPU_LAUNCH_EARLY = 6 };
     X(free, (gpu_address), "cuMemFree_v2", "hipFree", 1)                                                               \
     X(alloc_host, (void **, size_t, unsigned), "cuMemHostAlloc", "hipHostMalloc", 1)                                   \
     X(free_host, (void *), "cuMemFreeHost", "hipHostFree", 1)                                                          \
+    X(pin, (void *, size_t, unsigned), "cuMemHostRegister_v2", "hipHostRegister", 0)                                   \
+    X(unpin, (void *), "cuMemHostUnregister", "hipHostUnregister", 0)                                                  \
     X(seen, (gpu_address *, void *), "", "",                                                                           \
       0) /* the device address of alloc_host() memory; without it: the same address */                                 \
     X(wrap, (gpu_address *, const void *, size_t), "", "", 0) /* uses host memory in place; free() ends it */          \

@@ -96,16 +96,24 @@ static void close_device(hal_device *d) {
     if (d->context && !d->api.enter(d->context)) {
         if (d->side)
             d->api.finish(d->side);
+        if (d->packer)
+            d->api.finish(d->packer);
         if (d->main)
             d->api.finish(d->main);
+        for (int i = 0; i < d->n_pinned; i++)
+            d->api.unpin((void *)(uintptr_t)d->pinned[i].at);
         for (int i = 0; i < GPU_PIECES; i++) {
             if (d->pieces[i].host)
                 d->api.free_host(d->pieces[i].host);
             if (d->pieces[i].device)
                 d->api.free(d->pieces[i].device);
+            if (d->pieces[i].copied)
+                d->api.end_event(d->pieces[i].copied);
             if (d->pieces[i].sent)
                 d->api.end_event(d->pieces[i].sent);
         }
+        if (d->input)
+            d->api.free_host(d->input);
         gpu_scratch_leave(d, d->scratch);
         gpu_drop_custom(d);
         gpu_drop(d);
@@ -116,6 +124,8 @@ static void close_device(hal_device *d) {
                 os_free(d->unpacked[i]);
         if (d->loaded)
             d->api.end_event(d->loaded);
+        if (d->packer)
+            d->api.end_stream(d->packer);
         if (d->side)
             d->api.end_stream(d->side);
         if (d->main)
@@ -123,6 +133,7 @@ static void close_device(hal_device *d) {
         d->api.leave(d->ordinal);
     }
     pthread_mutex_destroy(&d->busy);
+    free(d->pinned);
     free(d);
 }
 
@@ -152,6 +163,8 @@ static int start_device(hal_device *d, int index) {
     code = gpu_check(d, d->api.stream(&d->main, 1), "a stream");
     if (!code)
         code = gpu_check(d, d->api.stream(&d->side, 1), "a stream");
+    if (!code)
+        code = gpu_check(d, d->api.stream(&d->packer, 1), "a stream");
     return code ? code : gpu_check(d, d->api.event(&d->loaded, 2), "an event");
 }
 
@@ -220,6 +233,8 @@ const hal_backend *GPU_BACKEND(void) {
         .error = hal_last_error,
         .packed = gpu_packed,
         .pack = gpu_pack,
+        .pin = gpu_pin,
+        .unpin = gpu_unpin,
         .times = gpu_times,
         .kernels = gpu_kernels,
         .add_kernel = gpu_add_kernel,

@@ -74,6 +74,13 @@ int gpu_settle(hal_device *d) {
     return code;
 }
 
+int gpu_settle_prefetch(hal_buffer *b) {
+    hal_device *d = b->device;
+    int code = b->fresh ? gpu_check(d, d->api.await(d->main, b->written, 0), "waiting for prefetched weights") : 0;
+    b->fresh = b->fresh && code;
+    return code;
+}
+
 int gpu_function_find(hal_device *d, const char *name, gpu_function *out) {
     for (int i = 0; i < GPU_MODULES && d->modules[i]; i++)
         if (!d->api.function(out, d->modules[i], name))

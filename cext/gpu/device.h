@@ -1,8 +1,9 @@
 /* device.h: the handles of a GPU backend (device, buffer, exec), shared by the files of this folder.
  *
- * A device has two streams. `main` runs steps in order. `side` uploads weights through two pinned staging pieces of host
- * memory, which are filled and sent in turn. Work that depends on the other stream waits for an event. Any thread may call the
- * HAL: each call first makes the device's context current.
+ * A device has three streams. `main` runs steps in order. `side` uploads weights: out of pinned memory, or through two pinned
+ * staging pieces, which are filled and sent in turn. `packer` packs one piece while the next is sent, and `side` waits for it at
+ * the end of each weight. Work that depends on another stream waits for an event. Any thread may call the HAL: each call first
+ * makes the device's context current.
  */
 #ifndef SATCHEL_GPU_DEVICE_H
 #define SATCHEL_GPU_DEVICE_H
@@ -16,9 +17,16 @@
 enum { GPU_MODULES = 32, GPU_PIECES = 2, GPU_BLOCKS = 4, GPU_OUT_MIRROR = 1 << 16 };
 enum { GPU_PIECE = 16 << 20 };
 
+/* Host memory that the driver has page-locked: the device copies from it without a staging piece. */
+typedef struct {
+    const uint8_t *at;
+    uint64_t size;
+} gpu_pinned;
+
 typedef struct {
     uint8_t *host;      /* pinned, GPU_PIECE bytes */
     gpu_address device; /* GPU_PIECE bytes on the device: input of the packing kernels */
+    gpu_event copied;   /* recorded on `side` when `device` has its bytes */
     gpu_event sent;     /* recorded when both may be filled again */
 } gpu_piece;
 
@@ -51,7 +59,7 @@ struct hal_device {
     int ordinal;
     gpu_context context;
     gpu_traits traits;
-    gpu_stream main, side;
+    gpu_stream main, side, packer;
     gpu_event loaded; /* the uploads on `side` so far; valid while `loading` */
     int loading;
     gpu_module modules[GPU_MODULES];
@@ -59,7 +67,10 @@ struct hal_device {
     char image[96];              /* names the one of the portable kernels; of hal_info */
     int waits; /* 1: the portable kernels support early launch (CUDA: programmatic dependent launch) */
     gpu_piece pieces[GPU_PIECES];
-    int next;             /* index of the piece to fill next */
+    int next;           /* index of the piece to fill next */
+    uint8_t *input;     /* pinned, GPU_PIECE bytes: of buffers that are no weights, on the way to the device */
+    gpu_pinned *pinned; /* n_pinned ranges, which do not overlap */
+    int n_pinned;
     gpu_scratch *scratch; /* the largest so far */
     gpu_custom *custom;   /* kernel n is custom[n - 1] */
     uint32_t n_custom;
@@ -77,6 +88,10 @@ struct hal_buffer {
     hal_exec *writer; /* the exec whose last run copies the buffer to `mirror` */
     uint8_t *mirror;  /* pinned copy of a small output; NULL: read() copies from the device */
     int wrapped;      /* 1: host memory used in place, read-only */
+    /* Of HAL_PREFETCH: */
+    hal_exec *reader;  /* the exec that has read it last */
+    gpu_event written; /* the uploads to it so far */
+    int fresh;         /* no run has waited for `written` yet */
 };
 
 typedef struct {
@@ -94,7 +109,9 @@ struct hal_exec {
     gpu_call *calls;
     char (*ops)[28]; /* op names of the calls, for errors */
     gpu_launch *launches;
-    hal_buffer **outs; /* output buffers that have a mirror */
+    hal_buffer **outs;       /* output buffers that have a mirror */
+    hal_buffer **prefetched; /* its n_prefetched buffers of HAL_PREFETCH */
+    int n_prefetched;
     gpu_scratch *scratch;
     gpu_address counters;        /* all zero between launches; 0: no kernel needs counters */
     uint8_t *blocks[GPU_BLOCKS]; /* pinned copies of step blocks in flight, a ring */
@@ -129,7 +146,8 @@ int gpu_lock_alone(
 void gpu_unlock_alone(hal_device *);
 int gpu_function_find(hal_device *, const char *name, gpu_function *);
 int gpu_start(hal_device *, const gpu_launch *, const gpu_call *, gpu_stream);
-int gpu_settle(hal_device *); /* makes `main` wait for the uploads queued on `side` */
+int gpu_settle(hal_device *);          /* makes `main` wait for the uploads queued on `side` */
+int gpu_settle_prefetch(hal_buffer *); /* the same for the uploads to a buffer of HAL_PREFETCH */
 
 /* Memory from the pool (pool.c), not zeroed. The caller holds the lock, and no queued work uses memory that it gives back. */
 int gpu_take(hal_device *, int host, uint64_t size, uint64_t *at, const char *what);
@@ -148,6 +166,8 @@ const gpu_packing *gpu_packing_of(const hal_device *, uint32_t format); /* NULL:
 uint64_t gpu_packed(hal_device *, uint32_t format, int64_t stack, int64_t rows, int64_t columns);
 int gpu_pack(hal_buffer *, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
              const void *);
+int gpu_pin(hal_device *, const void *host, uint64_t size);
+int gpu_unpin(hal_device *, const void *host);
 int gpu_kernels(hal_device *, const hal_plan *, uint32_t step, char *names, uint32_t most);
 int gpu_add_kernel(hal_device *, const char *image, const char *entry, uint32_t *kernel);
 void gpu_drop_custom(hal_device *);

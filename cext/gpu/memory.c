@@ -1,8 +1,10 @@
 /* memory.c: a GPU's buffers, and transfers between host and device.
  *
- * Weights travel through pinned staging pieces on the stream `side`: the host fills one piece while the other is sent, and
- * packing runs on the device. Only the first run waits for them. Other transfers are ordered with the steps: a write or read
- * waits for running steps. A small output is read from its mirror in host memory, where the exec has copied it.
+ * Weights travel on the stream `side`, and packing runs on the device. Out of memory that pin() has page-locked they are sent
+ * from where they lie; others go through pinned staging pieces: the host fills one piece while the other is sent. Only the
+ * first run waits for them. Weights of a HAL_PREFETCH buffer are replaced while steps run: their upload waits, on the device, for
+ * the last exec that has read the buffer, and the next such exec for the upload. Other transfers are ordered with the steps: a
+ * write or read waits for running steps. A small output is read from its mirror in host memory, where the exec has copied it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,8 @@ int gpu_alloc(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
     if (!code && desc->size)
         code = gpu_check(d, d->api.fill(b->at, 0, desc->size, d->side), "zeros for a buffer");
     d->loading = 1;
+    if (!code && desc->usage == HAL_PREFETCH)
+        code = gpu_check(d, d->api.event(&b->written, 2), "an event");
     if (!code && desc->usage == HAL_OUT && desc->size && desc->size <= GPU_OUT_MIRROR)
         code = gpu_take_host(d, GPU_PINNED, desc->size, (void **)&b->mirror, "host memory for an output");
     gpu_unlock(d);
@@ -62,6 +66,8 @@ void gpu_free(hal_buffer *b) {
             b->device->api.free(b->at);
         else
             gpu_give(b->device, b->at);
+        if (b->written)
+            b->device->api.end_event(b->written);
         gpu_give(b->device, (uint64_t)(uintptr_t)b->mirror);
         gpu_unlock(b->device);
     }
@@ -74,15 +80,61 @@ static int next_piece(hal_device *d, gpu_piece **out) {
     int code = 0;
     d->next = (d->next + 1) % GPU_PIECES;
     *out = p;
-    if (p->host)
-        return gpu_check(d, d->api.wait(p->sent), "waiting for a piece of weights");
-    code = gpu_check(d, d->api.alloc_host((void **)&p->host, GPU_PIECE, 1), "pinned host memory");
-    return code ? code : gpu_check(d, d->api.event(&p->sent, 2), "an event");
+    if (p->sent && (code = gpu_check(d, d->api.wait(p->sent), "waiting for a piece of weights")))
+        return code;
+    if (!p->host)
+        code = gpu_check(d, d->api.alloc_host((void **)&p->host, GPU_PIECE, 1), "pinned host memory");
+    if (!code && !p->sent)
+        code = gpu_check(d, d->api.event(&p->sent, 2), "an event");
+    return code;
+}
+
+/* The next piece of the device alone: `side` waits until its contents are packed. */
+static int next_device_piece(hal_device *d, gpu_piece **out) {
+    gpu_piece *p = d->pieces + d->next;
+    d->next = (d->next + 1) % GPU_PIECES;
+    *out = p;
+    return p->sent ? gpu_check(d, d->api.await(d->side, p->sent, 0), "waiting for a piece of weights")
+                   : gpu_check(d, d->api.event(&p->sent, 2), "an event");
+}
+
+/* The device's memory of a piece. */
+static int give_device(hal_device *d, gpu_piece *p) {
+    int code = p->device ? 0 : gpu_check(d, d->api.alloc(&p->device, GPU_PIECE), "a piece of the device");
+    return code || p->copied ? code : gpu_check(d, d->api.event(&p->copied, 2), "an event");
+}
+
+/* Whether these bytes can be sent from where they lie. */
+static int is_pinned(const hal_device *d, const uint8_t *from, uint64_t size) {
+    for (int i = 0; i < d->n_pinned; i++)
+        if (from >= d->pinned[i].at && from + size <= d->pinned[i].at + d->pinned[i].size)
+            return 1;
+    return 0;
+}
+
+/* Before an upload: of a HAL_PREFETCH buffer `side` waits for what has read it. */
+static int begin_upload(hal_buffer *b) {
+    hal_device *d = b->device;
+    return b->usage == HAL_PREFETCH && b->reader
+               ? gpu_check(d, d->api.await(d->side, b->reader->done, 0), "waiting for a step")
+               : 0;
+}
+
+/* After an upload: runs wait for it, of a HAL_PREFETCH buffer those that read it. */
+static int end_upload(hal_buffer *b, int code) {
+    hal_device *d = b->device;
+    if (b->usage != HAL_PREFETCH)
+        d->loading = 1;
+    else if (!code && !(code = gpu_check(d, d->api.record(b->written, d->side), "an event")))
+        b->fresh = 1;
+    return code;
 }
 
 /* Sends bytes to the device on `side`, piece by piece; the lock is held. */
 static int send(hal_device *d, gpu_address to, const uint8_t *from, uint64_t size) {
     int code = 0;
+    if (is_pinned(d, from, size))
+        return gpu_check(d, d->api.write(to, from, size, d->side), "sending bytes");
     for (uint64_t done = 0, part; !code && done < size; done += part) {
         gpu_piece *p;
         part = size - done < GPU_PIECE ? size - done : GPU_PIECE;
@@ -93,7 +145,21 @@ static int send(hal_device *d, gpu_address to, const uint8_t *from, uint64_t siz
         if (!code)
             code = gpu_check(d, d->api.record(p->sent, d->side), "an event");
     }
-    d->loading = 1;
+    return code;
+}
+
+/* Sends bytes to the device on `main`, after all steps so far, and not behind weights that are on their way; the lock is held. */
+static int send_in_order(hal_device *d, gpu_address to, const uint8_t *from, uint64_t size) {
+    int code = gpu_settle(d);
+    if (!code && !d->input)
+        code = gpu_check(d, d->api.alloc_host((void **)&d->input, GPU_PIECE, 1), "pinned host memory");
+    for (uint64_t done = 0, part; !code && done < size; done += part) {
+        part = size - done < GPU_PIECE ? size - done : GPU_PIECE;
+        if ((code = gpu_check(d, d->api.finish(d->main), "waiting for the last step")))
+            break;
+        memcpy(d->input, from + done, part);
+        code = gpu_check(d, d->api.write(to + done, d->input, part, d->main), "sending bytes");
+    }
     return code;
 }
 
@@ -104,10 +170,10 @@ int gpu_write(hal_buffer *b, uint64_t offset, const void *from, uint64_t size) {
         code = hal_fail(HAL_E_INVALID, "write: the buffer is host memory, which is only read");
     if (code || !size || (code = gpu_lock(d)))
         return code;
-    if (b->usage != HAL_WEIGHT)
-        code = gpu_check(d, d->api.finish(d->main), "waiting for the last step");
-    if (!code)
-        code = send(d, b->at + offset, from, size);
+    if (b->usage != HAL_WEIGHT && b->usage != HAL_PREFETCH)
+        code = send_in_order(d, b->at + offset, from, size);
+    else if (!(code = begin_upload(b)))
+        code = end_upload(b, send(d, b->at + offset, from, size));
     gpu_unlock(d);
     return code;
 }
@@ -125,7 +191,7 @@ int gpu_read(hal_buffer *b, uint64_t offset, void *to, uint64_t size) {
     }
     if ((code = gpu_lock(d)))
         return code;
-    if (!(code = gpu_settle(d)))
+    if (!(code = gpu_settle(d)) && !(code = gpu_settle_prefetch(b)))
         code = gpu_check(d, d->api.read(to, b->at + offset, size, d->main), "reading bytes");
     if (!code)
         code = gpu_check(d, d->api.finish(d->main), "reading bytes");
@@ -142,7 +208,7 @@ int gpu_copy(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uint64_t from
         code = hal_fail(HAL_E_INVALID, "copy: the buffers are on two devices");
     if (code || !size || (code = gpu_lock(d)))
         return code;
-    if (!(code = gpu_settle(d)))
+    if (!(code = gpu_settle(d)) && !(code = gpu_settle_prefetch(to)) && !(code = gpu_settle_prefetch(from)))
         code = gpu_check(d, d->api.copy(to->at + to_offset, from->at + from_offset, size, d->main), "copying bytes");
     gpu_unlock(d);
     return code;
@@ -174,21 +240,36 @@ static uint64_t source_row(uint32_t format, int64_t columns) {
     return f ? (uint64_t)columns / f->block * f->bytes : 0;
 }
 
+/* Sends bytes to the device's memory of a piece, and packs them as the call says. */
+static int pack_piece(hal_device *d, gpu_piece *p, const void *from, uint64_t size, const gpu_launch *launch,
+                      const gpu_call *call) {
+    int code = gpu_check(d, d->api.write(p->device, from, size, d->side), "sending weights");
+    if (!code)
+        code = gpu_check(d, d->api.record(p->copied, d->side), "an event");
+    if (!code)
+        code = gpu_check(d, d->api.await(d->packer, p->copied, 0), "waiting for weights");
+    if (!code)
+        code = gpu_start(d, launch, call, d->packer);
+    return code ? code : gpu_check(d, d->api.record(p->sent, d->packer), "an event");
+}
+
 /* Sends rows of one matrix and packs them on the device; the lock is held. A piece holds a multiple of 256 rows. */
 static int pack_rows(hal_device *d, const gpu_packing *p, gpu_address to, const int64_t shape[2], const uint8_t *from) {
     uint64_t row = source_row(p->format, shape[1]);
     int64_t most = (int64_t)(GPU_PIECE / row) / 256 * 256, rows;
+    int pinned = is_pinned(d, from, row * (uint64_t)shape[0]);
+    gpu_piece *piece = NULL;
     gpu_launch launch = {.grid.groups = {1, 1, 1}};
     int code = gpu_function_find(d, p->kernel, &launch.function);
     for (int64_t at = 0; !code && at < shape[0]; at += rows) {
-        gpu_piece *piece;
+        const uint8_t *part = from + row * (uint64_t)at;
         gpu_call call = {.n_in = 1};
         rows = shape[0] - at < most ? shape[0] - at : most;
-        if ((code = next_piece(d, &piece)))
+        code = pinned ? next_device_piece(d, &piece) : next_piece(d, &piece);
+        if (code || (code = give_device(d, piece)))
             break;
-        if (!piece->device && (code = gpu_check(d, d->api.alloc(&piece->device, GPU_PIECE), "a piece of the device")))
-            break;
-        memcpy(piece->host, from + row * (uint64_t)at, row * (uint64_t)rows);
+        if (!pinned)
+            part = memcpy(piece->host, part, row * (uint64_t)rows);
         call.v[0] =
             (gpu_view){.data = to, .shape = {1, (int32_t)rows, (int32_t)shape[1], 1}, .count = -1, .format = p->format};
         call.v[1] = (gpu_view){.data = piece->device,
@@ -197,32 +278,72 @@ static int pack_rows(hal_device *d, const gpu_packing *p, gpu_address to, const 
                                .count = -1,
                                .format = p->format};
         p->grid(&call, &d->traits, &launch.grid);
-        code = gpu_check(d, d->api.write(piece->device, piece->host, row * (uint64_t)rows, d->side), "sending weights");
-        if (!code)
-            code = gpu_start(d, &launch, &call, d->side);
-        if (!code)
-            code = gpu_check(d, d->api.record(piece->sent, d->side), "an event");
+        code = pack_piece(d, piece, part, row * (uint64_t)rows, &launch, &call);
         to += p->bytes(rows, shape[1], &d->traits);
     }
-    return code;
+    return code || !piece ? code : gpu_check(d, d->api.await(d->side, piece->sent, 0), "waiting for weights");
 }
 
 int gpu_pack(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
              const void *from) {
     hal_device *d = to->device;
     const gpu_packing *p = gpu_packing_of(d, format);
-    uint64_t size = gpu_packed(d, format, stack, rows, columns), row = source_row(format, columns);
+    uint64_t size = gpu_packed(d, format, stack, rows, columns), row = source_row(format, columns), each;
     int64_t shape[2] = {rows, columns};
     int code;
     if (!p || !size || !row || row > GPU_PIECE / 256)
         return hal_fail(HAL_E_INVALID, "pack: format %u of %lld columns has no order of its own here", format,
                         (long long)columns);
+    if (stack > 1 && rows % 256 == 0 && gpu_packed(d, format, 1, stack * rows, columns) == size) {
+        shape[0] *= stack; /* its matrices lie as one does: they share pieces and launches */
+        stack = 1;
+    }
+    each = row * (uint64_t)shape[0];
     if ((code = hal_in_bounds(to->size, offset, size, "pack")) || (code = gpu_lock(d)))
         return code;
+    code = begin_upload(to);
     for (int64_t i = 0; !code && i < stack; i++)
         code = pack_rows(d, p, to->at + offset + size / (uint64_t)stack * (uint64_t)i, shape,
-                         (const uint8_t *)from + row * (uint64_t)(rows * i));
-    d->loading = 1;
+                         (const uint8_t *)from + each * (uint64_t)i);
+    code = end_upload(to, code);
+    gpu_unlock(d);
+    return code;
+}
+
+int gpu_pin(hal_device *d, const void *host, uint64_t size) {
+    enum { READ_ONLY = 8 /* of CU_MEMHOSTREGISTER and hipHostRegister */ };
+    gpu_pinned *more;
+    int code;
+    if (!d->api.pin || !d->api.unpin)
+        return hal_fail(HAL_E_UNSUPPORTED, "the driver locks no memory of others");
+    if ((code = gpu_lock(d)))
+        return code;
+    if (!(more = realloc(d->pinned, sizeof *more * (size_t)(d->n_pinned + 1)))) {
+        code = hal_fail(HAL_E_MEMORY, "no memory for a list");
+    } else {
+        d->pinned = more;
+        code = gpu_check(d, d->api.pin((void *)(uintptr_t)host, size, READ_ONLY), "locking pages of host memory");
+        if (!code)
+            more[d->n_pinned++] = (gpu_pinned){host, size};
+    }
+    gpu_unlock(d);
+    return code;
+}
+
+int gpu_unpin(hal_device *d, const void *host) {
+    int i = 0, code = gpu_lock(d);
+    if (code)
+        return code;
+    while (i < d->n_pinned && d->pinned[i].at != (const uint8_t *)host)
+        i++;
+    if (i == d->n_pinned) {
+        code = hal_fail(HAL_E_INVALID, "unpin: these pages are not locked");
+    } else {
+        code = gpu_check(d, d->api.finish(d->side), "waiting for weights that are sent");
+        if (!code)
+            code = gpu_check(d, d->api.unpin((void *)(uintptr_t)host), "unlocking pages of host memory");
+        d->pinned[i] = d->pinned[--d->n_pinned];
+    }
     gpu_unlock(d);
     return code;
 }

@@ -126,6 +126,7 @@ static int reserve(const hal_plan *plan, hal_exec *e) {
     e->ops = calloc(n + 1, sizeof *e->ops);
     e->launches = calloc(GPU_LAUNCHES * n + 1, sizeof *e->launches);
     e->outs = calloc(plan->n_buffers + 1, sizeof(hal_buffer *));
+    e->prefetched = calloc(plan->n_buffers + 1, sizeof(hal_buffer *));
     e->marks = timed ? calloc(n + 1, sizeof *e->marks) : NULL;
     e->times = timed ? calloc(n + 1, sizeof *e->times) : NULL;
     if (e->calls && e->ops && e->launches && e->outs && (!timed || (e->marks && e->times)))
@@ -356,6 +357,8 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     for (uint32_t i = 0; !code && i < plan->n_buffers; i++)
         if (buffers[i]->mirror)
             e->outs[e->n_outs++] = buffers[i];
+        else if (buffers[i]->usage == HAL_PREFETCH)
+            e->prefetched[e->n_prefetched++] = buffers[i];
     return code ? code : gpu_capture(e);
 }
 

@@ -83,6 +83,8 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size, uint32_t be
     hal_device *d = e->device;
     int turn = e->turn, code = gpu_settle(d);
     e->turn = (turn + 1) % GPU_BLOCKS;
+    for (int i = 0; !code && i < e->n_prefetched; i++)
+        code = gpu_settle_prefetch(e->prefetched[i]);
     if (!code)
         code = gpu_check(d, d->api.wait(e->taken[turn]), "waiting for a step block's turn");
     if (!code && e->marks && e->ran && !(code = gpu_check(d, d->api.wait(e->done), "waiting for a step")))
@@ -107,6 +109,8 @@ static int run_locked(hal_exec *e, const void *block, uint64_t size, uint32_t be
         code = gpu_check(d, d->api.record(e->done, d->main), "an event");
     for (int i = 0; !code && i < e->n_outs; i++)
         e->outs[i]->writer = e;
+    for (int i = 0; i < e->n_prefetched; i++)
+        e->prefetched[i]->reader = e;
     e->ran = !code;
     return code;
 }
@@ -197,6 +201,9 @@ static void release_on_device(hal_exec *e) {
     for (int i = 0; i < e->n_outs; i++)
         if (e->outs[i]->writer == e)
             e->outs[i]->writer = NULL;
+    for (int i = 0; i < e->n_prefetched; i++)
+        if (e->prefetched[i]->reader == e)
+            e->prefetched[i]->reader = NULL;
     for (int i = 0; i < GPU_BLOCKS; i++) {
         gpu_give(d, (uint64_t)(uintptr_t)e->blocks[i]);
         if (e->taken[i])
@@ -226,6 +233,7 @@ void gpu_release(hal_exec *e) {
     free(e->ops);
     free(e->launches);
     free(e->outs);
+    free(e->prefetched);
     free(e->marks);
     free(e->times);
     free(e);

@@ -29,8 +29,19 @@ enum {
 
 /* Use of a buffer. WEIGHT, CONST: written before the first run. STATE: persists between runs (KV cache, token table). ARENA:
  * intermediate values, undefined after a run. STEP: the device's copy of the step block. OUT: outputs that the host reads.
- * LINK: values that one exec passes to a later one of the same step, or that come from another device. */
-enum { HAL_WEIGHT = 0, HAL_CONST = 1, HAL_STATE = 2, HAL_ARENA = 3, HAL_STEP = 4, HAL_OUT = 5, HAL_LINK = 6 };
+ * LINK: values that one exec passes to a later one of the same step, or that come from another device. PREFETCH: weights that
+ * are replaced while the device works: what write() and pack() send waits there for the runs that have read the buffer so far,
+ * and the next run that reads it for what was sent. */
+enum {
+    HAL_WEIGHT = 0,
+    HAL_CONST = 1,
+    HAL_STATE = 2,
+    HAL_ARENA = 3,
+    HAL_STEP = 4,
+    HAL_OUT = 5,
+    HAL_LINK = 6,
+    HAL_PREFETCH = 7
+};
 
 /* Flags of hal_info. EXPANDS: the expanded form of latent attention, which expanded_attention computes, is the faster one for
  * long stretches of a prompt. */
@@ -170,6 +181,11 @@ typedef struct {
     uint64_t (*packed)(hal_device *, uint32_t format, int64_t stack, int64_t rows, int64_t columns);
     int (*pack)(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
                 const void *from);
+    /* optional, both or none: page-locks whole pages of host memory, read-only ones too. write() and pack() send what lies
+     * there without copying it first, and may return before it is read: the memory must stay mapped until unpin(), which waits
+     * for that. HAL_E_DEVICE, HAL_E_MEMORY: the driver does not lock these pages. */
+    int (*pin)(hal_device *, const void *host, uint64_t size);
+    int (*unpin)(hal_device *, const void *host);
     /* optional: nanoseconds of each step, summed since compile(); the device must be opened with HAL_PROFILE */
     int (*times)(hal_exec *, uint64_t *ns, uint32_t n_steps);
     /* optional: measures a peak rate of the device, with all its threads. HAL_MEASURE_READ: bytes per second of repeated passes

@@ -22,14 +22,14 @@ from satchel.runtime.plan import Segment
 SAMPLING = cext.dtype_of("hal_sampling")
 HOST_MEMORY, TEST_ONLY, EXPANDS = 1, 2, 4  # HAL_HOST_MEMORY, HAL_TEST_ONLY and HAL_EXPANDS of hal.h
 MOST_KERNELS = 64  # most kernels that are listed for a step
-STATE, CONST, WEIGHT, OUT, LINK = 2, 1, 0, 5, 6
+STATE, CONST, WEIGHT, OUT, LINK, PREFETCH = 2, 1, 0, 5, 6, 7
 FAST, PROFILE, DETERMINISTIC = 1, 2, 4  # HAL_FAST, HAL_PROFILE and HAL_DETERMINISTIC
 # Backends whose results are batch-invariant: the bits of a row depend neither on the rest of the batch nor on
 # threads or the size of a step. GPUs keep that only where they are opened with DETERMINISTIC.
 DETERMINISTIC_BACKENDS = frozenset({"cpu", "remote", "cuda", "hip", "sycl", "emulated", "dry"})
 MEASURE = {"read": 0, "int8": 1, "bf16": 2, "f32": 3}  # HAL_MEASURE_ of hal.h
 NAME = 128  # HAL_NAME of hal.h
-C = TypeVar("C", "Buffer", "Exec")
+C = TypeVar("C", "Buffer", "Exec", "PinnedMemory")
 ABI = int(cext.ABI_HASH)  # of hal.h: tables made under another one mean something else
 # Structs of a segment's tables, by the names of its fields.
 TABLES = {
@@ -175,7 +175,7 @@ class Device(Resource):
         out = cext.ffi.new("hal_device **")
         backend.check(backend.table.open(index, asked, out), f"device {index} cannot be opened")
         self.handle = out[0]
-        self._children: weakref.WeakSet[Buffer | Exec] = weakref.WeakSet()
+        self._children: weakref.WeakSet[Buffer | Exec | PinnedMemory] = weakref.WeakSet()
 
     def check(self, code: int, what: str) -> None:
         """Raises DeviceError for a code other than 0, DeviceLost if the device is lost."""
@@ -210,6 +210,20 @@ class Device(Resource):
         out = cext.ffi.new("hal_buffer **")
         self.check(self.backend.table.wrap(self.handle, view, len(view), out), "cannot use host memory")
         return self._adopt(Buffer(self, out[0], len(view), view))
+
+    @property
+    def can_pin(self) -> bool:
+        return bool(self.backend.table.pin)
+
+    def pin(self, memory: Any, start: int, size: int) -> PinnedMemory:
+        """Page-locks bytes of host memory (anything with a buffer): until close(), buffers are written from
+        where it lies. Raises DeviceError where the driver does not lock these pages.
+        """
+        if not self.can_pin:
+            raise DeviceError(f"{self.name}: it locks no host memory")
+        view = cext.ffi.from_buffer("uint8_t[]", memory)
+        self.check(self.backend.table.pin(self.handle, view + start, size), "host memory cannot be locked")
+        return self._adopt(PinnedMemory(self, view + start, view))
 
     def packed(self, format: int, stack: int, rows: int, columns: int) -> int:
         """Bytes of a stack of (rows, columns) matrices of this format in the device's packed layout; 0: it is
@@ -286,7 +300,7 @@ class Device(Resource):
     def close(self) -> None:
         if not self._open:
             return
-        for child in sorted(self._children, key=lambda c: isinstance(c, Buffer)):
+        for child in sorted(self._children, key=lambda c: not isinstance(c, Exec)):
             child.close()
         self._open = False
         self.backend.table.close(self.handle)
@@ -331,6 +345,18 @@ class Buffer:
         if self.handle is not None:
             self._table.free(self.handle)
             self.handle, self._keep = None, None
+
+
+class PinnedMemory:
+    """Host memory that is page-locked for a device. close() waits for what is sent from it."""
+
+    def __init__(self, device: Device, at: Any, keep: Any) -> None:
+        self.device, self._at, self._keep = device, at, keep
+
+    def close(self) -> None:
+        if self._keep is not None:
+            self.device.backend.table.unpin(self.device.handle, self._at)
+            self._at = self._keep = None
 
 
 class Exec:

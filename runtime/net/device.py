@@ -235,6 +235,10 @@ class NetDevice(Device):
         return self._can_wrap
 
     @property
+    def can_pin(self) -> bool:
+        return False
+
+    @property
     def has_choices(self) -> bool:
         return False
 

@@ -16,7 +16,7 @@ from satchel.runtime.device.device import TABLES
 from satchel.runtime.net.link import Message
 from satchel.runtime.plan import BufferSpec, Segment
 
-USAGES = 7  # HAL_WEIGHT to HAL_LINK of hal.h
+USAGES = 8  # HAL_WEIGHT to HAL_PREFETCH of hal.h
 NAME = 256  # most characters of a buffer's name
 MOST_SIZE = 1 << 62  # bytes of a buffer
 
