@@ -9,8 +9,8 @@ from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.sizes import Sizes, Tensor
 from satchel.runtime.weights.expert_cache.layout import ExpertCacheLayout
 
-PROMPT = 512  # tokens of the reference prompt
-ANSWER = 128  # tokens of the reference answer
+PROMPT = 512  # tokens of the step that is predicted
+LONG, ANSWER = 2048, 512  # tokens of the reference prompt and answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class Speed:
     latency: float  # seconds of a small copy
     start: float = 0.0  # fixed seconds of each turn of the device
     host: float = 0.0  # seconds of Python per step
+    direct: float = 0.0  # bytes per second from locked pages to device memory; 0: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Prediction:
 
     decode: float  # seconds of a step of one token
     prompt: float  # seconds of a step of PROMPT tokens
+    whole: float = 0.0  # seconds of a prompt of LONG tokens; 0: as many as its steps of PROMPT
 
     @property
     def tg(self) -> float:
@@ -47,7 +49,12 @@ class Prediction:
     @property
     def seconds(self) -> float:
         """Seconds of the reference prompt and answer; the fastest placement minimizes this."""
-        return self.prompt + ANSWER * self.decode
+        return self.long + ANSWER * self.decode
+
+    @property
+    def long(self) -> float:
+        """Seconds of the reference prompt."""
+        return self.whole or self.prompt * LONG / PROMPT
 
 
 def predict(
@@ -60,7 +67,7 @@ def predict(
     turns = [_sampling(placement), *(there for _, there in crossed)]
     begun = sum(speeds[name].start for name in turns) + speeds[turns[0]].host
     times = [begun, begun]
-    mean_read, mean_macs = _means(sizes)
+    mean_read, mean_macs = means(sizes)
     layers = {} if cached is None else cached.layers
     for t in sizes.tensors:
         parts = [(speeds[placement.weight(t.name, t.label)], 1.0)]
@@ -87,8 +94,8 @@ def _picked(t: Tensor, sizes: Sizes) -> bool:
     return t.label == f"blk.{sizes.layers - 1}" and (".ffn_" in t.name or ".attn_output." in t.name)
 
 
-def _means(sizes: Sizes) -> tuple[float, float]:
-    """Bytes read and multiply-adds of an average layer."""
+def means(sizes: Sizes) -> tuple[float, float]:
+    """Bytes that a token reads of an average layer, and its multiply-adds."""
     inner = [t for t in sizes.tensors if t.label.startswith("blk.")]
     read, macs = sum(t.read for t in inner), sum(t.macs for t in inner)
     return read / sizes.layers or 1.0, macs / sizes.layers or 1.0

@@ -1,117 +1,172 @@
-"""Decides whether another device prefetches the weights of the CPU's layers for long steps, and from how many
-tokens on: from where sending a layer's weights and computing there is faster than the CPU.
+"""Decides which weights on the CPU another device prefetches for long steps, and from how many tokens on:
+from where sending them and computing there is faster than the CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from satchel.runtime.placement.choose import MemoryBudget
 from satchel.runtime.placement.options import AUTO, OFF, PlacementOptions
 from satchel.runtime.placement.placement import Placement
-from satchel.runtime.placement.predict import PROMPT, Speed
+from satchel.runtime.placement.predict import LONG, PROMPT, Prediction, Speed, means, predict
 from satchel.runtime.placement.sizes import Sizes, Tensor
 from satchel.runtime.weights.prefetch import SLOTS, PrefetchPlan
 
 LEAST = 32  # smallest step with prefetched weights, if requested without a measurement
-GAIN = 2.0  # required predicted speedup
 ATTENTION = 0.1  # attention's share of a CPU layer; it stays on the CPU
+LEFT = 2 << 30  # bytes of free memory that locked pages leave to the host
+
+Layers = Mapping[str, Sequence[Tensor]]
 
 
-def prefetch_of(
-    placement: Placement,
-    sizes: Sizes,
-    budgets: Sequence[MemoryBudget],
-    options: PlacementOptions,
-    speeds: Mapping[str, Speed] | None,
-    batch: int,
-) -> PrefetchPlan | None:
-    """The prefetch plan; None if no layer is to be prefetched, or there is no room.
+@dataclass(frozen=True, slots=True)
+class Prefetching:
+    """What a prefetch is decided from.
 
-    speeds: measured, or None.
     budgets: free memory without what is reserved.
+    can_pin: devices copy from locked pages of the file.
     """
-    far = next((r for r in budgets if r.apart and r.name in sizes.used(placement)), None)
-    if options.prefetch == OFF or far is None or (options.prefetch == AUTO and speeds is None):
-        return None
-    layers = prefetch_layers(placement, sizes)
-    bytes = {label: _held(sizes, far.name, tensors) for label, tensors in layers.items()}
-    room = far.free + reserved(sizes, options, far.name)
-    if not layers or sizes.on(placement)[far.name] + SLOTS * max(bytes.values()) > room:
-        return None
-    most = max(bytes.values())
-    least = (
-        LEAST
-        if options.prefetch != AUTO or speeds is None
-        else min_prefetch_tokens(placement, sizes, far.name, speeds, most, batch)
-    )
-    if least is None:
-        return None
-    names = {label: tuple(t.name for t in tensors) for label, tensors in layers.items()}
-    slots = [max(list(bytes.values())[i::SLOTS]) for i in range(min(SLOTS, len(bytes)))]
-    return PrefetchPlan(
-        far.name, names, least, prefetch_where(placement, sizes, layers, far.name), sum(slots)
-    )
+
+    sizes: Sizes
+    budgets: Sequence[MemoryBudget]
+    options: PlacementOptions
+    can_pin: bool = False
+
+    def candidate(self, placement: Placement) -> PrefetchPlan | None:
+        """The plan without its smallest step; None if no layer is to be prefetched, or there is no room."""
+        sizes = self.sizes
+        far = next((r for r in self.budgets if r.apart and r.name in sizes.used(placement)), None)
+        if self.options.prefetch == OFF or far is None or far.name == placement.first:
+            return None
+        layers = prefetch_layers(placement, sizes, far.name)
+        bytes = {label: _held(sizes, far.name, tensors) for label, tensors in layers.items()}
+        room = far.free + reserved(sizes, self.options, far.name)
+        if not layers or sizes.on(placement)[far.name] + SLOTS * max(bytes.values()) > room:
+            return None
+        sent = sum(bytes.values())
+        names = {label: tuple(t.name for t in tensors) for label, tensors in layers.items()}
+        slots = [max(list(bytes.values())[i::SLOTS]) for i in range(min(SLOTS, len(bytes)))]
+        where = prefetch_where(placement, layers, far.name)
+        pinned = self.can_pin and self._has_memory(placement, sent)
+        return PrefetchPlan(far.name, names, LEAST, where, sum(slots), sent, pinned)
+
+    def _has_memory(self, placement: Placement, more: int) -> bool:
+        """Whether the host has so many bytes more than its weights and states need."""
+        host = next((budget for budget in self.budgets if not budget.apart), None)
+        return host is not None and self.sizes.on(placement)[host.name] + more + LEFT <= host.free
+
+    def plan(
+        self, placement: Placement, speeds: Mapping[str, Speed] | None, batch: int
+    ) -> PrefetchPlan | None:
+        """The plan for steps of up to `batch` tokens; None where nothing is to be prefetched. speeds:
+        measured, or None.
+        """
+        found = None if self.options.prefetch == AUTO and speeds is None else self.candidate(placement)
+        if found is None or self.options.prefetch != AUTO or speeds is None:
+            return found
+        least = min_prefetch_tokens(placement, self.sizes, found, speeds, batch)
+        return None if least is None else replace(found, min_tokens=least)
+
+    def predicted(self, placement: Placement, speeds: Mapping[str, Speed]) -> Prediction:
+        """The prediction for a placement, with its prompts prefetched where that is faster."""
+        found, plan = predict(placement, self.sizes, speeds), self.candidate(placement)
+        return found if plan is None else with_prefetched(found, placement, self.sizes, plan, speeds)
+
+
+def with_prefetched(
+    found: Prediction, placement: Placement, sizes: Sizes, plan: PrefetchPlan, speeds: Mapping[str, Speed]
+) -> Prediction:
+    """A prediction without prefetched weights, with prompts that have them where that is faster."""
+    steps = LONG // PROMPT if placement.first in {placement.label(label) for label in plan.layers} else 1
+    prompt, long = found.prompt, found.long
+    own, prefetched = prefetch_seconds(placement, sizes, plan, speeds, PROMPT)
+    if plan.gain * prefetched < own:
+        prompt = max(prefetched, prompt - own + prefetched)
+    own, prefetched = (steps * x for x in prefetch_seconds(placement, sizes, plan, speeds, LONG // steps))
+    if plan.gain * prefetched < own:
+        long = max(prefetched, long - own + prefetched)
+    return replace(found, prompt=prompt, whole=long)
 
 
 def reserved(sizes: Sizes, options: PlacementOptions, device: str) -> int:
     """Bytes of a device to reserve for prefetched weights, if the options request them."""
     if options.prefetch in (AUTO, OFF):
         return 0
-    layers = prefetch_layers(Placement("", {}, {}), sizes).values()
+    layers = prefetch_layers(Placement("", {}, {}), sizes, device).values()
     return SLOTS * max((_held(sizes, device, tensors) for tensors in layers), default=0)
 
 
-def prefetch_layers(placement: Placement, sizes: Sizes) -> dict[str, list[Tensor]]:
-    """Tensors of the layers on the first device, except experts and tensors that a rule has placed."""
+def prefetch_layers(placement: Placement, sizes: Sizes, device: str) -> dict[str, list[Tensor]]:
+    """By layer, the tensors on the first device that `device` prefetches: of the first device's layers all
+    but those that a rule has placed, and experts of both.
+    """
     found: dict[str, list[Tensor]] = {}
     for i in range(sizes.layers):
         label = f"blk.{i}"
-        if placement.label(label) == placement.first:
-            mine = [
-                t
-                for t in sizes.tensors
-                if t.label == label and not t.expert and t.name not in placement.weights
-            ]
-            if any(t.macs for t in mine):
-                found[label] = list({t.name: t for t in mine}.values())
+        home = placement.label(label)
+        if home not in (placement.first, device):
+            continue
+        mine = [t for t in sizes.tensors if t.label == label and _stays(placement, t)]
+        if any(t.macs for t in mine):
+            found[label] = list({t.name: t for t in mine}.values())
     return found
 
 
-def prefetch_where(
-    placement: Placement, sizes: Sizes, layers: Mapping[str, Sequence[Tensor]], device: str
-) -> Placement:
-    experts = {t.name: placement.first for t in sizes.tensors if t.expert and t.label in layers}
-    return replace(
-        placement,
-        labels={**placement.labels, **dict.fromkeys(layers, device)},
-        weights={**experts, **placement.weights},
-    )
+def _stays(placement: Placement, t: Tensor) -> bool:
+    """Whether a tensor of a layer is on the first device and may be computed with elsewhere."""
+    there = placement.weight(t.name, t.label) == placement.first
+    return there and (t.expert or t.name not in placement.weights)
+
+
+def prefetch_where(placement: Placement, layers: Layers, device: str) -> Placement:
+    """The placement of a step with these weights prefetched by the device."""
+    sent = {t.name for tensors in layers.values() for t in tensors}
+    weights = {name: home for name, home in placement.weights.items() if name not in sent}
+    return replace(placement, labels={**placement.labels, **dict.fromkeys(layers, device)}, weights=weights)
 
 
 def min_prefetch_tokens(
-    placement: Placement, sizes: Sizes, device: str, speeds: Mapping[str, Speed], most: int, batch: int
+    placement: Placement, sizes: Sizes, plan: PrefetchPlan, speeds: Mapping[str, Speed], batch: int
 ) -> int | None:
-    """The smallest step, a power of two up to `batch` tokens, in which a prefetched layer is faster; None if
+    """The smallest step, a power of two up to `batch` tokens, in which prefetched weights are faster; None if
     there is none.
     """
-    here, there, width = speeds[placement.first], speeds[device], _crossing(sizes)
     n = LEAST
     while n <= batch:
-        own = here.layer[1] * n / PROMPT
-        crossing = 2 * (here.latency + there.latency) + n * width / there.link
-        prefetched = (
-            most / there.link + crossing + there.layer[1] * n / PROMPT + 2 * there.start + ATTENTION * own
-        )
-        if GAIN * prefetched < own:
+        own, prefetched = prefetch_seconds(placement, sizes, plan, speeds, n)
+        if plan.gain * prefetched < own:
             return n
         n *= 2
     return None
 
 
+def prefetch_seconds(
+    placement: Placement, sizes: Sizes, plan: PrefetchPlan, speeds: Mapping[str, Speed], n: int
+) -> tuple[float, float]:
+    """Predicted seconds of the plan's weights in a step of n tokens: where they are, and prefetched. From
+    locked pages they are sent while the device computes; otherwise the host copies them meanwhile.
+    """
+    here, there = speeds[placement.first], speeds[plan.device]
+    link = there.direct if plan.pinned and there.direct else there.link
+    mean_read, mean_macs = means(sizes)
+    own = prefetched = 0.0
+    for label, tensors in prefetch_layers(placement, sizes, plan.device).items():
+        macs = sum(t.macs for t in tensors) / mean_macs * n / PROMPT
+        read = sum(min(n * t.read, sizes.held[placement.first][t.name]) for t in tensors) / mean_read
+        mine = max(here.layer[1] * macs, here.layer[0] * read)
+        sending, computing = _held(sizes, plan.device, tensors) / link, there.layer[1] * macs
+        if placement.label(label) == placement.first:
+            crossing = 2 * (here.latency + there.latency) + n * _crossing(sizes) / there.link
+            computing += crossing + 2 * there.start + ATTENTION * mine
+        own += mine
+        prefetched += max(sending, computing) if plan.pinned else sending + computing
+    return own, prefetched
+
+
 def _crossing(sizes: Sizes) -> int:
-    """Bytes per token that cross for a prefetched layer: queries, keys and values to the CPU, the attention's
+    """Bytes per token that cross for a layer of the CPU: queries, keys and values to the CPU, the attention's
     result back.
     """
     return 4 * 4 * sizes.width

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from satchel.formats.gguf import GGUF
 from satchel.runtime.api.options import Options
@@ -20,13 +21,13 @@ from satchel.runtime.engine.engine import bucket_of
 from satchel.runtime.engine.lanes import LaneProgram
 from satchel.runtime.engine.sharded import divided_model
 from satchel.runtime.layers.arch import Arch, Forward
-from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose, fits
+from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, choose, fits, ruled
 from satchel.runtime.placement.devices import apart, cache_room, driver_bytes, free_bytes
 from satchel.runtime.placement.expert_cache import expert_cache_of, reserved_bytes, with_expert_cache
-from satchel.runtime.placement.options import OFF, PlacementOptions, read_kv_budget
+from satchel.runtime.placement.options import AUTO, OFF, PlacementOptions, read_kv_budget
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import Prediction, Speed, predict
-from satchel.runtime.placement.prefetch import prefetch_of, reserved
+from satchel.runtime.placement.prefetch import Prefetching, reserved, with_prefetched
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.placement.sizing import cache_bytes, cache_of, size
 from satchel.runtime.plan import Bucket, Plan
@@ -74,7 +75,10 @@ class Settled:
         sizes = sizes_of(self.arch.build(), self.arch.layers, devices)
         used = sizes.used(self.placement)
         speeds = {d.name: measure(d) for d in devices if d.name in used}
-        return predict(self.placement, sizes, speeds, self.expert_cache)
+        found = predict(self.placement, sizes, speeds, self.expert_cache)
+        if self.prefetch is None:
+            return found
+        return with_prefetched(found, self.candidate.placement, sizes, self.prefetch, speeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,36 +161,70 @@ def settle(
     held = sizes.on(Placement(first.name))[first.name] + needed.get(first.name, 0)
     whole_fits = (wanted.named or (not wanted.devices and _one_kind(devices))) and held <= free[first.name]
     speeds = None if whole_fits else _speeds(devices, wanted, measure)
-    judge = None if speeds is None else partial(predict, sizes=sizes, speeds=speeds)
+    why = "there is no room for more" if speeds is None else "so it is done first"
+    chosen = _choose(plans, sizes, free, needed, speeds)
+    candidate, prefetching = chosen.candidate, chosen.prefetching
+    if speeds is None and _may_help(sizes, wanted, devices):
+        speeds = {d.name: measure(d) for d in devices}
+    short = not fits(sizes.on(candidate.placement), prefetching.budgets, host=True)
+    settled = _settled(arch, candidate, wanted, short, [*said, *_left(candidate, sizes, wanted, why)])
+    plan = None if settled.streamed else prefetching.plan(candidate.placement, speeds, options.batch)
+    spare = chosen.for_experts
+    if plan is not None:
+        spare = {**spare, plan.device: spare[plan.device] - plan.nbytes}
+    settled = _with_expert_cache(
+        settled, plans, sizes, prefetching.budgets, wanted, speeds, spare, chosen.scratch
+    )
+    return settled if plan is None else _with_prefetch(settled, plan)
+
+
+class _Choice(NamedTuple):
+    """What was chosen. for_experts: bytes of each device that are reserved for an expert cache. scratch:
+    bytes of steps that are counted already.
+    """
+
+    candidate: PlacementCandidate
+    prefetching: Prefetching
+    for_experts: Mapping[str, int]
+    scratch: Mapping[str, int]
+
+
+def _choose(
+    plans: DryPlans,
+    sizes: Sizes,
+    free: Mapping[str, int],
+    needed: Mapping[str, int],
+    speeds: Mapping[str, Speed] | None,
+) -> _Choice:
+    """The fastest placement, or the one with the most on devices apart where no speeds are known. needed:
+    bytes of a step's scratch memory.
+    """
+    devices, wanted = plans.devices, plans.wanted
     for_experts = {d.name: reserved_bytes(sizes, wanted, d.name) for d in devices if apart(d)}
     kept = {name: reserved(sizes, wanted, name) + size for name, size in for_experts.items()}
+    can_pin = all(d.can_pin for d in devices if apart(d))
     for _ in range(TRIES):
         taken = {d.name: needed.get(d.name, 0) + kept.get(d.name, 0) for d in devices}
         budgets = tuple(MemoryBudget(d.name, free[d.name] - taken[d.name], apart(d)) for d in devices)
+        prefetching = Prefetching(sizes, budgets, wanted, can_pin)
+        judge = None if speeds is None else partial(prefetching.predicted, speeds=speeds)
         candidate = choose(sizes, budgets, wanted, judge)
         found = plans.scratch(candidate.placement)
         if all(size <= needed.get(name, 0) for name, size in found.items()):
             break
         # A step's scratch memory depends on the placement: choose again with that much less memory.
         needed = {d.name: max(found.get(d.name, 0), needed.get(d.name, 0)) for d in devices}
-    short = not fits(sizes.on(candidate.placement), budgets, host=True)
-    why = "so it is done first" if judge else "there is no room for more"
-    settled = _settled(arch, candidate, wanted, short, [*said, *_left(candidate, sizes, wanted, why)])
-    plan = (
-        None
-        if settled.streamed
-        else prefetch_of(candidate.placement, sizes, budgets, wanted, speeds, options.batch)
-    )
-    taken = (
-        for_experts if plan is None else for_experts | {plan.device: for_experts[plan.device] - plan.nbytes}
-    )
-    settled = _with_expert_cache(settled, plans, sizes, budgets, wanted, speeds, taken, needed)
-    if plan is None:
-        return settled
+    return _Choice(candidate, prefetching, for_experts, needed)
+
+
+def _with_prefetch(settled: Settled, plan: PrefetchPlan) -> Settled:
+    """The same with weights that are prefetched for long steps."""
     layers, steps = f"the weights of {len(plan.layers)} layers", f"steps of {plan.min_tokens} tokens and more"
-    note = f"{plan.device} prefetches {layers} for {steps}"
+    how = ", from locked pages of the file" if plan.pinned else ""
+    note = f"{plan.device} prefetches {layers} for {steps}{how}"
     if settled.expert_cache is not None:
-        plan = replace(plan, placement=with_expert_cache(plan.placement, settled.expert_cache))
+        others = settled.expert_cache.without(plan.layers)
+        plan = replace(plan, placement=with_expert_cache(plan.placement, others))
     return replace(settled, prefetch=plan, notes=(*settled.notes, note))
 
 
@@ -260,6 +298,14 @@ def _speeds(
     if alone or wanted.layers is not None or wanted.split:
         return None
     return {d.name: measure(d) for d in devices}
+
+
+def _may_help(sizes: Sizes, wanted: PlacementOptions, devices: Sequence[Device]) -> bool:
+    """Whether rules leave experts on the CPU with which another device may compute, if speeds say so."""
+    undecided = wanted.prefetch == AUTO or wanted.expert_cache == AUTO
+    host = next((d.name for d in devices if not apart(d)), "")
+    left = ruled(wanted.rules, sizes)
+    return undecided and bool(host) and any(t.expert and left.get(t.name) == host for t in sizes.tensors)
 
 
 def _one_kind(devices: Sequence[Device]) -> bool:

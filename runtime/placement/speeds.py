@@ -13,9 +13,10 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import astuple, dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from satchel.formats.gguf import GGUF, Metadata
 from satchel.formats.gguf.atomic import replace_files, write_all
 from satchel.quant import FORMATS
 from satchel.runtime.api.options import Options
-from satchel.runtime.device.device import OUT, Buffer, Device
+from satchel.runtime.device.device import OUT, PREFETCH, Buffer, Device
 from satchel.runtime.device.group import GroupDevice, members_of
 from satchel.runtime.device.nccl import nccl_asked
 from satchel.runtime.engine.batch_entry import BatchEntry
@@ -45,12 +46,13 @@ from satchel.runtime.weights.weights import FileWeights
 
 ENOUGH, MOST = 192 << 20, 2 << 30  # least and most bytes of layers that are run
 CACHES = 4  # size of the layers, in processor caches
-VERSION = 3  # of the measurement; another version is measured again
+VERSION = 4  # of the measurement; another version is measured again
 SHARED = "attention.shared_kv_layers"  # so many of the last layers have no keys and values of their own
 # Tensors of no layer of which a side has numbers for each: that side.
 PER_LAYER = {"per_layer_token_embd.weight": 1, "per_layer_model_proj.weight": 0}
 FEWER = 3  # ratio of the two numbers of layers
 ROWS = 16  # distinct rows of a random matrix
+ROUTER = "ffn_gate_inp.weight"  # its rows are all distinct, so that tokens choose different experts
 LINK = 32 << 20  # bytes of the timed copy
 DECODES, PROMPTS = 9, 3  # timed steps; their median counts
 GREEDY = Sampling(temperature=0.0)
@@ -137,22 +139,23 @@ class _MadeUp(Mapping[str, Array]):
 
     def __init__(self, weights: _Slice) -> None:
         self.types = {name: found for name in weights.names if (found := weights.type(name)) is not None}
-        self._rows: dict[tuple[str, int], Array] = {}
+        self._rows: dict[tuple[str, int, int], Array] = {}
 
     def __getitem__(self, name: str) -> Array:
         type = self.types[name]
         sizes = [d for d in type.shape if isinstance(d, int)]
         count = int(np.prod(sizes[:-1]))
-        rows = self._some(type, sizes[-1]).reshape(-1).view(np.uint8)
-        blocks = np.resize(rows, rows.size // ROWS * count).view(FORMATS[type.format].dtype)
+        distinct = count if name.endswith(ROUTER) else ROWS
+        rows = self._some(type, distinct, sizes[-1]).reshape(-1).view(np.uint8)
+        blocks = np.resize(rows, rows.size // distinct * count).view(FORMATS[type.format].dtype)
         return blocks.reshape(*sizes[:-1], -1)
 
-    def _some(self, type: Type, width: int) -> Array:
-        key = (type.format, width)
+    def _some(self, type: Type, count: int, width: int) -> Array:
+        key = (type.format, count, width)
         if key not in self._rows:
-            values = np.random.default_rng(len(self._rows)).standard_normal((ROWS, width), np.float32) * 0.05
+            values = np.random.default_rng(len(self._rows)).standard_normal((count, width), np.float32) * 0.05
             encode = FORMATS[type.format].encode
-            blank = np.zeros((ROWS, FORMATS[type.format].row_bytes(width)), np.uint8)
+            blank = np.zeros((count, FORMATS[type.format].row_bytes(width)), np.uint8)
             self._rows[key] = blank if encode is None else encode(values, None)
         return self._rows[key]
 
@@ -182,7 +185,7 @@ def _speed_there(gguf: GGUF, device: NetDevice, options: Options) -> Speed:
     if found is None:
         raise DeviceError(f"device {device.name}: its speed is {told!r:.80}, which is not understood")
     link, latency = link_to(device)
-    return replace(found, link=link, latency=latency)
+    return replace(found, link=link, latency=latency, direct=0.0)
 
 
 def open_again(options: Options, device: Device) -> Device:
@@ -221,16 +224,15 @@ def speed_of(
 
 def _known(entry: object) -> Speed | None:
     """A cached entry; None if it cannot be parsed."""
-    if not isinstance(entry, list) or len(entry) != 6:
+    if not isinstance(entry, list) or len(entry) != 7:
         return None
     pairs, rest = entry[:2], entry[2:]
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         return None
-    (one, many), (head, heads), (link, latency, start, host) = *pairs, rest
-    numbers = (one, many, head, heads, link, latency, start, host)
-    if not all(isinstance(x, float | int) and x >= 0 for x in numbers):
+    (one, many), (head, heads) = pairs
+    if not all(isinstance(x, float | int) and x >= 0 for x in (one, many, head, heads, *rest)):
         return None
-    return Speed((one, many), (head, heads), link, latency, start, host)
+    return Speed((one, many), (head, heads), *rest)
 
 
 def _mixture(gguf: GGUF) -> tuple[int, int]:
@@ -322,11 +324,12 @@ def _measure(gguf: GGUF, open: Open, kept: int, repack: bool, activations: int) 
     with open() as device:
         small = _run(gguf, device, fewer, repack, activations, prompt=True)
         link, latency = link_to(device)
+        direct = direct_to(members_of(device)[0])
     large = small
     if kept > fewer:
         with open() as device:
             large = _run(gguf, device, kept, repack, activations)
-    return speed_of_runs(large, small, link, latency)
+    return replace(speed_of_runs(large, small, link, latency), direct=direct)
 
 
 def speed_of_runs(large: Run, small: Run, link: float, latency: float) -> Speed:
@@ -356,8 +359,8 @@ def _run(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int, 
     )
     most = HParams(gguf.metadata, name).uint("context_length", PROMPT)
     ids = [i % arch.vocab for i in range(min(PROMPT, most))]
-    one, _ = _usual(engine, ids[:1], 1, "hidden")
-    whole, host = _usual(engine, ids[:1], 1, "tokens")
+    one, _ = _usual(engine, ids, 1, "hidden")
+    whole, host = _usual(engine, ids, 1, "tokens")
     many = _usual(engine, ids, len(ids), "hidden")[0] * PROMPT / len(ids) if prompt else 0.0
     engine.release()
     return Run(kept, one, whole, host, many)
@@ -365,15 +368,17 @@ def _run(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int, 
 
 def _usual(engine: Engine, ids: list[int], tokens: int, output: str) -> tuple[float, float]:
     """Median seconds of a step and of Python's part of it. The first step, which compiles the plan, is not
-    timed.
+    timed. Each step of one token has another of the ids: the experts of the same token would be in the
+    processor's cache.
     """
     taken, around = [], []
-    for _ in range(1 + (DECODES if tokens == 1 else PROMPTS)):
+    for i in range(1 + (DECODES if tokens == 1 else PROMPTS)):
         if tokens > 1:
             engine.rewind(0, 0)
         # Without the head every row is an output, so that the last layer does as much as the others.
         every = output == "hidden"
-        entries = [BatchEntry(0, ids, None if every else GREEDY)]
+        step = [ids[i % len(ids)]] if tokens == 1 else ids
+        entries = [BatchEntry(0, step, None if every else GREEDY)]
         started = time.perf_counter()
         program = engine.fill(entries, tokens if every else 1, output, every=every)
         format = program.plan.output.type.format
@@ -395,6 +400,27 @@ def link_to(device: Device) -> tuple[float, float]:
     try:
         rate = LINK / max(_timed(buffer, data, write) for write in (True, False))
         return rate, max(_timed(buffer, small, write) for write in (True, False))
+    finally:
+        buffer.close()
+
+
+def direct_to(device: Device) -> float:
+    """Bytes per second from locked pages to a device; 0 where it has no such copies."""
+    if not device.can_pin:
+        return 0.0
+    data = np.ones(LINK, np.uint8)
+    buffer, last = device.alloc(LINK, PREFETCH), np.empty(1, np.uint8)
+    try:
+        with closing(device.pin(data, 0, LINK)):
+            best = inf
+            for _ in range(4):
+                began = time.perf_counter()
+                buffer.write(0, data)
+                buffer.read_into(0, last)  # waits
+                best = min(best, time.perf_counter() - began)
+        return LINK / best
+    except DeviceError:
+        return 0.0
     finally:
         buffer.close()
 

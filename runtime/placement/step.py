@@ -1,6 +1,6 @@
-"""Chooses the tokens per step (batch size) where the user set none: enough to fill a GPU if the whole model
-is on devices apart, few enough elsewhere that requests do not wait long for a CPU step. An encoder, which
-reads a text in one step, takes its whole context.
+"""Chooses the tokens per step (batch size) where the user set none: enough to fill a GPU if it computes with
+the whole model in long steps, few enough elsewhere that requests do not wait long for a CPU step. An encoder,
+which reads a text in one step, takes its whole context.
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ def _whole(settled: Settled, step: int) -> int:
 
 
 def all_apart(settled: Settled, devices: Sequence[Device]) -> bool:
-    """Whether no layer, cache or expert is on a CPU."""
-    placement, own = settled.placement, {d.name for d in devices if apart(d)}
+    """Whether no layer, cache or expert is on a CPU in a long step."""
+    prefetch = settled.prefetch
+    placement = settled.placement if prefetch is None else prefetch.placement
+    own = {d.name for d in devices if apart(d)}
     used = {placement.label(f"blk.{i}") for i in range(settled.arch.layers)}
-    return used | set(placement.states.values()) <= own and not settled.candidate.experts
+    stay = settled.candidate.experts if prefetch is None else not set(placement.weights.values()) <= own
+    # A CPU's layer computes its attention there, whatever is prefetched.
+    homes = {settled.placement.label(f"blk.{i}") for i in range(settled.arch.layers)}
+    return used | homes | set(placement.states.values()) <= own and not stay

@@ -31,6 +31,7 @@ def test_answers_are_those_of_experts_on_the_cpu(gpu: str, format: str, tmp_path
             override_tensor=rules,
             gpu_layers="all",
             expert_cache=cache,
+            prefetch_weights="off",
         )
         with Model.load(path, options) as model:
             found.append(model.logits(ids))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from satchel.formats.gguf import GGUF
@@ -45,6 +45,10 @@ class ExpertCacheLayout:
             found[table_name(label, CACHED)] = layer.device
             found |= {name + CACHED: layer.device for name in layer.tensors}
         return found
+
+    def without(self, labels: Collection[str]) -> ExpertCacheLayout:
+        """The layout without these layers."""
+        return replace(self, layers={label: x for label, x in self.layers.items() if label not in labels})
 
     def packed(self, device: Device, whole: Mapping[str, PackedWeight]) -> dict[str, PackedWeight]:
         """Cached tensors that the device packs. whole: the weights that it packs as a whole; of these, those

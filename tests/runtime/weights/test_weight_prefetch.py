@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
+from mmap import PAGESIZE
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +19,22 @@ from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs, Options
-from satchel.runtime.device.device import Buffer
+from satchel.runtime.device.device import Buffer, Device, PinnedMemory
 from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.placement.choose import MemoryBudget, choose
 from satchel.runtime.placement.dryrun import dry_run
-from satchel.runtime.placement.predict import Speed
-from satchel.runtime.placement.prefetch import LEAST, min_prefetch_tokens, prefetch_layers, prefetch_of
+from satchel.runtime.placement.predict import Speed, predict
+from satchel.runtime.placement.prefetch import (
+    LEAST,
+    LEFT,
+    Prefetching,
+    min_prefetch_tokens,
+    prefetch_layers,
+)
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.sampling import GREEDY
-from satchel.runtime.weights.prefetch import SLOTS, WeightPrefetcher
+from satchel.runtime.weights import prefetch
+from satchel.runtime.weights.prefetch import SLOTS, PrefetchPlan, WeightPrefetcher
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")
@@ -36,7 +46,12 @@ SLOW = Speed((1e-3, 1e-1), (1e-3, 1e-3), 1e10, 1e-6)
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("prefetch")
-    kinds = {"dense": ("llama", "q8_0"), "mixture": ("deepseek2", "q4_k"), "deep": ("smollm3", "q8_0")}
+    kinds = {
+        "dense": ("llama", "q8_0"),
+        "mixture": ("deepseek2", "q4_k"),
+        "deep": ("smollm3", "q8_0"),
+        "experts": ("qwen3moe", "q4_k"),
+    }
     return {name: tiny_file.write_model(folder / f"{name}.gguf", *kind) for name, kind in kinds.items()}
 
 
@@ -61,21 +76,21 @@ def test_long_steps_go_where_the_weights_are_prefetched(
     kwargs: LoadKwargs = (
         {"gpu_layers": 1} if kind != "deep" else {"gpu_layers": 0, "override_tensor": ["token_embd=remote"]}
     )
-    for prefetch in ("off", "on"):
-        options = Options(device=device, threads=1, cache_type="f32", prefetch_weights=prefetch)
+    for word in ("off", "on"):
+        options = Options(device=device, threads=1, cache_type="f32", prefetch_weights=word)
         with Model.load(files[kind], options, **kwargs) as model:
-            found[prefetch] = model.logits(ids)
+            found[word] = model.logits(ids)
             if not slow:
-                assert model.logits(ids).tobytes() == found[prefetch].tobytes()
+                assert model.logits(ids).tobytes() == found[word].tobytes()
                 reply = model.generate(ids, max_tokens=3, sampling=GREEDY)
                 reply.read()
-                assert reply.ids[0] == int(found[prefetch][-1].argmax())
+                assert reply.ids[0] == int(found[word][-1].argmax())
             on = {n: _products(model, n) for n in (1, LEAST // 2, len(IDS))}
     bound = 1e-3 if device == "emulated" or kind == "mixture" else 1e-9
     error = np.square(found["on"] - found["off"]).sum() / np.square(found["off"]).sum()
     assert error < bound
     assert "cpu" in on[1] and "cpu" in on[LEAST // 2]  # the last model prefetches: short steps stay
-    assert (on[len(IDS)] == {device}) == (kind != "mixture")  # experts stay too
+    assert on[len(IDS)] == {device}
 
 
 def _products(model: Model, tokens: int) -> set[str]:
@@ -113,6 +128,88 @@ def test_a_layer_is_sent_once_a_step_and_its_neighbour_meanwhile(
         assert np.isfinite(model.logits(IDS)).all()  # what was begun is forgotten
 
 
+EXPERTS: LoadKwargs = {
+    "threads": 1,
+    "gpu_layers": "all",
+    "override_tensor": ["_exps=cpu"],
+    "expert_cache": "off",
+}
+
+
+@pytest.mark.parametrize("device", ["remote", "emulated"])
+def test_experts_of_a_devices_layers_are_prefetched(
+    files: dict[str, Path], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long step has the bits that it has where the experts are on the device. There are two buffers, fewer
+    than layers, and what is sent arrives at once: no weights are read before they came or after they went.
+    """
+    if device not in HAVE:
+        pytest.skip(f"needs the backend {device}")
+    ids = IDS[:LEAST]
+    with Model.load(files["experts"], device=device, threads=1, gpu_layers="all") as model:
+        assert len({s.device for s in model.engine.program(LEAST, 1).plan.segments}) == 1
+        whole = model.logits(ids)
+    monkeypatch.setattr(prefetch, "SLOTS", 2)
+    fill = WeightPrefetcher._fill
+
+    def filled(self: WeightPrefetcher, label: str) -> None:
+        fill(self, label)
+        if self._pinned:
+            card = self._pinned[0].device
+            self._unpin()  # waits for what is sent
+            self._pin(card)
+
+    monkeypatch.setattr(WeightPrefetcher, "_fill", filled)
+    with Model.load(files["experts"], device=device, prefetch_weights="on", **EXPERTS) as model:
+        prefetcher = model.engine.residency
+        assert isinstance(prefetcher, WeightPrefetcher) and len(prefetcher.plan.layers) > len(
+            prefetcher.buffers
+        )
+        assert prefetcher.plan.pinned == bool(prefetcher._pinned) == (device == "emulated")
+        assert _products(model, 1) == {device, "cpu"} and _products(model, LEAST) == {device}
+        for _ in range(2):
+            assert model.logits(ids).tobytes() == whole.tobytes()
+
+
+def test_pages_that_cannot_be_locked_are_copied(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if "emulated" not in HAVE:
+        pytest.skip("needs the backend emulated")
+    ids, pin = IDS[:LEAST], Device.pin
+    with Model.load(files["experts"], device="emulated", prefetch_weights="off", **EXPERTS) as model:
+        expected = model.logits(ids)
+
+    def second_fails(self: Device, memory: Any, start: int, size: int) -> PinnedMemory:
+        if start:
+            raise DeviceError("the driver has no pages left")
+        return pin(self, memory, start, size)
+
+    monkeypatch.setattr(Device, "pin", second_fails)
+    monkeypatch.setattr(
+        WeightPrefetcher, "_ranges", lambda self: [(0, 0, PAGESIZE), (0, PAGESIZE, 2 * PAGESIZE)]
+    )
+    with Model.load(files["experts"], device="emulated", prefetch_weights="on", **EXPERTS) as model:
+        assert isinstance(model.engine.residency, WeightPrefetcher) and not model.engine.residency._pinned
+        error = np.square(model.logits(ids) - expected).sum() / np.square(expected).sum()
+    assert error < 1e-3 and "the driver has no pages left" in caplog.text
+
+
+def test_the_pages_of_all_prefetched_weights_are_locked_once(files: dict[str, Path]) -> None:
+    if "emulated" not in HAVE:
+        pytest.skip("needs the backend emulated")
+    with Model.load(files["experts"], device="emulated", prefetch_weights="on", **EXPERTS) as model:
+        prefetcher = model.engine.residency
+        assert isinstance(prefetcher, WeightPrefetcher)
+        ranges = prefetcher._ranges()
+        size = model.gguf.parts[0].size
+        assert all(start % PAGESIZE == 0 and start < end <= size for _, start, end in ranges)
+        assert all(a[2] < b[1] for a, b in pairwise(ranges))
+        for name in (n for names in prefetcher.plan.layers.values() for n in names):
+            info = model.gguf.tensors[name]
+            assert any(a <= info.offset and info.offset + info.nbytes <= b for _, a, b in ranges)
+
+
 @pytest.mark.parametrize("word", ["", "ON", "maybe"])
 def test_a_wrong_word_is_refused(word: str) -> None:
     with pytest.raises(RequestError, match="prefetch_weights"):
@@ -121,25 +218,74 @@ def test_a_wrong_word_is_refused(word: str) -> None:
 
 def test_weights_are_prefetched_from_where_it_is_quicker(sized: Sizes) -> None:
     budgets = [MemoryBudget("remote", 1 << 40, True), MemoryBudget("cpu", 1 << 40, False)]
-    placement = choose(sized, budgets, Options(device="remote", gpu_layers=1).placement_options).placement
-    layers = prefetch_layers(placement, sized)
-    assert list(layers) == [f"blk.{i}" for i in range(sized.layers - 1)]
-    at = [
-        min_prefetch_tokens(
-            placement, sized, "remote", {"remote": replace(FAST, link=link), "cpu": SLOW}, 10**7, 4096
-        )
-        for link in (1e12, 1e9, 2e8, 1e6)
-    ]
-    assert at[0] == LEAST and at == [*sorted(at[:3]), None] and at[1] is not None and at[2] is not None
-    slow = {"remote": SLOW, "cpu": FAST}
-    assert min_prefetch_tokens(placement, sized, "remote", slow, 10**7, 4096) is None
-    speeds = {"remote": FAST, "cpu": SLOW}
     usual = Options(device="remote", gpu_layers=1).placement_options
-    assert prefetch_of(placement, sized, budgets, usual, speeds, 512) is not None
-    assert prefetch_of(placement, sized, budgets, usual, None, 512) is None
+    placement = choose(sized, budgets, usual).placement
+    assert list(prefetch_layers(placement, sized, "remote")) == [f"blk.{i}" for i in range(sized.layers - 1)]
+    prefetching = Prefetching(sized, budgets, usual)
+    plan = prefetching.candidate(placement)
+    assert plan is not None and not plan.pinned
+
+    def least(there: Speed, here: Speed, plan: PrefetchPlan) -> int | None:
+        return min_prefetch_tokens(placement, sized, plan, {"remote": there, "cpu": here}, 4096)
+
+    sent = plan.sent / len(plan.layers)
+    at = [least(replace(FAST, link=sent / seconds), SLOW, plan) for seconds in (1e-5, 1e-3, 1e-2, 10)]
+    assert at[0] == LEAST and at == [*sorted(n or 0 for n in at[:3]), None] and at[2] is not None
+    assert least(SLOW, FAST, plan) is None
+    pinned = replace(plan, pinned=True)
+    directly = [least(replace(FAST, direct=sent / seconds), SLOW, pinned) for seconds in (1e-5, 10)]
+    assert directly == [LEAST, None]
+    speeds = {"remote": FAST, "cpu": SLOW}
+    assert prefetching.plan(placement, speeds, 512) is not None
+    assert prefetching.plan(placement, None, 512) is None
     off = Options(device="remote", gpu_layers=1, prefetch_weights="off").placement_options
-    assert prefetch_of(placement, sized, budgets, off, speeds, 512) is None
+    assert Prefetching(sized, budgets, off).plan(placement, speeds, 512) is None
     held = sized.on(placement)["remote"]
     tight = [MemoryBudget("remote", held - 1000, True), budgets[1]]
     on = Options(device="remote", gpu_layers=1, prefetch_weights="on").placement_options
-    assert prefetch_of(placement, sized, tight, on, None, 512) is None
+    assert Prefetching(sized, tight, on).plan(placement, None, 512) is None
+
+
+def test_pages_are_locked_where_the_host_has_memory_to_spare(sized: Sizes) -> None:
+    on = Options(device="remote", gpu_layers=1, prefetch_weights="on").placement_options
+    far = MemoryBudget("remote", 1 << 40, True)
+    for room, pinned in ((1 << 40, True), (LEFT, False)):
+        prefetching = Prefetching(sized, [far, MemoryBudget("cpu", room, False)], on, can_pin=True)
+        plan = prefetching.candidate(choose(sized, prefetching.budgets, on).placement)
+        assert plan is not None and plan.pinned == pinned
+
+
+def test_a_prompt_is_predicted_with_what_is_prefetched(sized: Sizes) -> None:
+    usual = Options(device="remote", gpu_layers=1).placement_options
+    budgets = [MemoryBudget("remote", 1 << 40, True), MemoryBudget("cpu", 1 << 40, False)]
+    placement = choose(sized, budgets, usual).placement
+    fast = replace(FAST, link=1e12, direct=1e12)
+    prefetching, speeds = Prefetching(sized, budgets, usual, can_pin=True), {"remote": fast, "cpu": SLOW}
+    without = predict(placement, sized, speeds)
+    found = prefetching.predicted(placement, speeds)
+    assert found.decode == without.decode and found.prompt < without.prompt / 2
+    assert without.long == 4 * without.prompt and found.long < without.long / 2
+    far = {"remote": replace(fast, direct=1e3), "cpu": SLOW}
+    found, without = prefetching.predicted(placement, far), predict(placement, sized, far)
+    assert (found.prompt, found.long, found.seconds) == (without.prompt, without.long, without.seconds)
+
+
+def test_experts_are_sent_once_for_a_long_prompt(files: dict[str, Path]) -> None:
+    """A long step is then one, where that of a CPU's layers is not: the host computes their attention."""
+    cpu, remote = (find_backend(name).open(threads=1) for name in ("cpu", "remote"))
+    with cpu, remote, open_gguf(files["experts"]) as gguf:
+        arch = dry_run(gguf, [cpu], measure=lambda d: FAST).arch
+        sizes = sizes_of(arch.build(), arch.layers, [remote, cpu])
+    budgets = [MemoryBudget("remote", 1 << 40, True), MemoryBudget("cpu", 1 << 40, False)]
+    long = []
+    for rules, layers in ((["_exps=cpu"], "all"), ([], 0)):
+        options = Options(
+            device="remote,cpu", gpu_layers=layers, override_tensor=[*rules, "token_embd=remote"]
+        )
+        prefetching = Prefetching(sizes, budgets, options.placement_options, can_pin=True)
+        placement = choose(sizes, budgets, options.placement_options).placement
+        plan = prefetching.candidate(placement)
+        assert plan is not None
+        slow = replace(FAST, direct=plan.sent / 0.1)  # sending takes 0.1 s
+        long.append(prefetching.predicted(placement, {"remote": slow, "cpu": SLOW}).long)
+    assert long == [pytest.approx(0.1, rel=0.2), pytest.approx(0.4, rel=0.2)]
