@@ -425,6 +425,7 @@ class Options:
                 f"tensor_split has {len(split)} numbers for {count} devices: give one for each"
             )
         self._check_far()
+        self._check_deterministic()
         if self.engine_host and read_replicas(self.replicas) != 1:
             raise RequestError(
                 "replicas: not supported with engine_host, where each host has one engine: name more hosts"
@@ -464,17 +465,25 @@ class Options:
         """Names of the devices, under the split mode."""
         return read_split_mode(self.split_mode, read_devices(self.device))
 
-    def refused_with_groups(self) -> list[str]:
-        """Names of the given options that a group of devices cannot have."""
-        refused = {
+    def moving_weights(self) -> list[str]:
+        """Names of the given options with which weights change devices while steps run; groups have none."""
+        moving = {
             "prefetch_weights": self.prefetch_weights == "on",
             "expert_cache": str(self.expert_cache) not in ("auto", "off"),
         }
-        return [name for name, given in refused.items() if given]
+        return [name for name, given in moving.items() if given]
+
+    def _check_deterministic(self) -> None:
+        """Raises RequestError for options with which a token's bits depend on what else is computed."""
+        if self.deterministic and (wrong := self.moving_weights()):
+            raise RequestError(
+                f"{wrong[0]}: not supported with deterministic: the device that computes a token would "
+                "depend on the others of its step; leave one of the two out"
+            )
 
     def _check_group(self) -> None:
         """Raises RequestError for options that a group of devices cannot have."""
-        if wrong := self.refused_with_groups():
+        if wrong := self.moving_weights():
             raise RequestError(
                 f"{wrong[0]}: not supported with a group of devices (split_mode='tensor'): leave it out, or "
                 "take split_mode='layer'"
@@ -486,14 +495,12 @@ class Options:
             "adapters": bool(self.adapters),
             "control_vectors": bool(self.control_vectors),
             "split_mode='tensor'": self.split_mode == "tensor",
-            "prefetch_weights": self.prefetch_weights == "on",
-            "expert_cache": str(self.expert_cache) not in ("auto", "off"),
         }
-        name = next((name for name, given in wrong.items() if given), "")
-        if name and any(SLASH in device for device in self._devices):
+        named = [*(name for name, given in wrong.items() if given), *self.moving_weights()]
+        if named and any(SLASH in device for device in self._devices):
             raise RequestError(
-                f"{name}: not supported beside a device of another host, which reads whole layers from its "
-                "own copy of the file: leave it out, or name devices of this host alone"
+                f"{named[0]}: not supported beside a device of another host, which reads whole layers from "
+                "its own copy of the file: leave it out, or name devices of this host alone"
             )
 
     @property
@@ -517,7 +524,7 @@ class Options:
             self.gpu_memory,
             self.kv_offload,
             self.stream_weights,
-            "off" if far else self.prefetch_weights,
+            "off" if self.deterministic or far else self.prefetch_weights,
             split=() if one_group else shares,
             member_split=shares if one_group else (),
             mode=self.split_mode,

@@ -85,7 +85,7 @@ def under_mode(
             f"devices are {', '.join(d.name for d in devices)}: take split_mode='layer'"
         )
     given = wanted.split or wanted.rules or wanted.layers not in (None, -1)
-    asked = given or options.refused_with_groups()
+    asked = given or options.moving_weights()
     if wanted.mode != "auto" or len(members) < 2 or asked:
         return opened
     whole = own_bytes(gguf, devices[0], options.repack)

@@ -216,6 +216,14 @@ def test_a_wrong_word_is_refused(word: str) -> None:
         Model.load("no such file", prefetch_weights=word)
 
 
+@pytest.mark.parametrize("given", [{"prefetch_weights": "on"}, {"expert_cache": 3}, {"expert_cache": "1GB"}])
+def test_weights_stay_under_deterministic(given: LoadKwargs) -> None:
+    with pytest.raises(RequestError, match=f"{next(iter(given))}: not supported with deterministic"):
+        Options(deterministic=True, **given)
+    usual = Options(deterministic=True).placement_options
+    assert (usual.prefetch, usual.expert_cache) == ("off", "off")
+
+
 def test_weights_are_prefetched_from_where_it_is_quicker(sized: Sizes) -> None:
     budgets = [MemoryBudget("remote", 1 << 40, True), MemoryBudget("cpu", 1 << 40, False)]
     usual = Options(device="remote", gpu_layers=1).placement_options
