@@ -114,6 +114,9 @@ static void close_device(hal_device *d) {
         }
         if (d->input)
             d->api.free_host(d->input);
+        for (int i = 0; i < 2; i++)
+            if (d->input_sent[i])
+                d->api.end_event(d->input_sent[i]);
         gpu_scratch_leave(d, d->scratch);
         gpu_drop_custom(d);
         gpu_drop(d);

@@ -67,9 +67,10 @@ struct hal_device {
     char image[96];              /* names the one of the portable kernels; of hal_info */
     int waits; /* 1: the portable kernels support early launch (CUDA: programmatic dependent launch) */
     gpu_piece pieces[GPU_PIECES];
-    int next;           /* index of the piece to fill next */
-    uint8_t *input;     /* pinned, GPU_PIECE bytes: of buffers that are no weights, on the way to the device */
-    gpu_pinned *pinned; /* n_pinned ranges, which do not overlap */
+    int next;                /* index of the piece to fill next */
+    uint8_t *input;          /* pinned, GPU_PIECE bytes: of buffers that are no weights, on the way to the device */
+    gpu_event input_sent[2]; /* recorded when a half of it may be filled again */
+    gpu_pinned *pinned;      /* n_pinned ranges, which do not overlap */
     int n_pinned;
     gpu_scratch *scratch; /* the largest so far */
     gpu_custom *custom;   /* kernel n is custom[n - 1] */

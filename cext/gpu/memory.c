@@ -148,17 +148,33 @@ static int send(hal_device *d, gpu_address to, const uint8_t *from, uint64_t siz
     return code;
 }
 
-/* Sends bytes to the device on `main`, after all steps so far, and not behind weights that are on their way; the lock is held. */
+/* The two halves of the staging memory for inputs, and their events. */
+static int give_input(hal_device *d) {
+    int code = d->input ? 0 : gpu_check(d, d->api.alloc_host((void **)&d->input, GPU_PIECE, 1), "pinned host memory");
+    for (int i = 0; !code && i < 2; i++)
+        if (!d->input_sent[i])
+            code = gpu_check(d, d->api.event(&d->input_sent[i], 2), "an event");
+    return code;
+}
+
+/* Sends bytes to the device on `main`, after all steps so far, and not behind weights that are on their way: one half of the
+ * staging memory is filled while the other is sent. The lock is held. */
 static int send_in_order(hal_device *d, gpu_address to, const uint8_t *from, uint64_t size) {
-    int code = gpu_settle(d);
-    if (!code && !d->input)
-        code = gpu_check(d, d->api.alloc_host((void **)&d->input, GPU_PIECE, 1), "pinned host memory");
-    for (uint64_t done = 0, part; !code && done < size; done += part) {
-        part = size - done < GPU_PIECE ? size - done : GPU_PIECE;
-        if ((code = gpu_check(d, d->api.finish(d->main), "waiting for the last step")))
+    enum { HALF = GPU_PIECE / 2 };
+    int code = gpu_settle(d), half = 0;
+    if (!code)
+        code = give_input(d);
+    if (!code)
+        code = gpu_check(d, d->api.finish(d->main), "waiting for the last step");
+    for (uint64_t done = 0, part; !code && done < size; done += part, half ^= 1) {
+        uint8_t *staged = d->input + half * HALF;
+        part = size - done < HALF ? size - done : HALF;
+        if (done >= GPU_PIECE && (code = gpu_check(d, d->api.wait(d->input_sent[half]), "waiting for bytes")))
             break;
-        memcpy(d->input, from + done, part);
-        code = gpu_check(d, d->api.write(to + done, d->input, part, d->main), "sending bytes");
+        memcpy(staged, from + done, part);
+        code = gpu_check(d, d->api.write(to + done, staged, part, d->main), "sending bytes");
+        if (!code)
+            code = gpu_check(d, d->api.record(d->input_sent[half], d->main), "an event");
     }
     return code;
 }
