@@ -11,6 +11,14 @@ import tiny
 import toy_vocab
 
 from satchel.formats.gguf import TensorSource, write_gguf
+from satchel.runtime.api.options import LoadKwargs
+
+# A mixture's experts are computed on the CPU alone: whether another device helps depends on measured speeds.
+EXPERTS_STAY: LoadKwargs = {
+    "override_tensor": ["_exps=cpu"],
+    "prefetch_weights": "off",
+    "expert_cache": "off",
+}
 
 
 def write_model(

@@ -33,7 +33,7 @@ def split(request: pytest.FixtureRequest, path: Path) -> Iterator[Model]:
     """Routed experts on the CPU, everything else on the other device."""
     if not {"cpu", request.param} <= HAVE:
         pytest.skip(f"{request.param}: its library was not built")
-    with Model.load(path, device=request.param, threads=1, override_tensor=["_exps=cpu"]) as model:
+    with Model.load(path, device=request.param, threads=1, **tiny_file.EXPERTS_STAY) as model:
         yield model
 
 
@@ -71,7 +71,7 @@ def test_the_order_changes_no_result(path: Path, split: Model, monkeypatch: pyte
     far = split.devices[0].name
     found, moved = split.logits(IDS), split.engine.program(1, 1).plan
     monkeypatch.setattr(compiler, "overlap", lambda order, device: Ordered(list(order)))
-    with Model.load(path, device=far, threads=1, override_tensor=["_exps=cpu"]) as model:
+    with Model.load(path, device=far, threads=1, **tiny_file.EXPERTS_STAY) as model:
         assert model.logits(IDS).tobytes() == found.tobytes()
         plain = model.engine.program(1, 1).plan
     assert len(moved.segments) <= len(plain.segments) and moved.n_steps == plain.n_steps

@@ -301,7 +301,7 @@ def test_a_model_on_two_devices_answers_as_on_one(
 def test_experts_on_the_cpu_and_the_rest_elsewhere(
     files: dict[str, Path], alone: dict[str, np.ndarray]
 ) -> None:
-    with Model.load(files["mixture"], device="remote", threads=1, override_tensor=["_exps=cpu"]) as model:
+    with Model.load(files["mixture"], device="remote", threads=1, **tiny_file.EXPERTS_STAY) as model:
         np.testing.assert_allclose(model.logits(IDS), alone["mixture"], rtol=1e-5, atol=1e-6)
         plan = model.engine.program(1, 1).plan
         on_cpu = {step.op for s in plan.segments if s.device == "cpu" for step in s.steps}
@@ -312,7 +312,7 @@ def test_experts_on_the_cpu_and_the_rest_elsewhere(
 def test_what_stands_between_the_products_of_experts_stays_with_them(tmp_path: Path) -> None:
     """Gemma 4's experts have a special gate, which must not cross to the other device and back."""
     path = tiny_file.write_model(tmp_path / "m.gguf", "gemma4")
-    with Model.load(path, device="remote", threads=1, override_tensor=["_exps=cpu"]) as model:
+    with Model.load(path, device="remote", threads=1, **tiny_file.EXPERTS_STAY) as model:
         segments = model.engine.program(1, 1).plan.segments
         mixed = sum(name.endswith("ffn_down_exps.weight") for name in model.gguf.tensors)
     assert sum(s.device == "cpu" for s in segments) == mixed > 0

@@ -268,7 +268,14 @@ def test_memory_is_what_was_foretold_and_given_back(
         return alloc(self, size, usage)
 
     monkeypatch.setattr(Device, "alloc", counted)
-    options = Options(device="remote", threads=1, override_tensor=[EXPERTS], expert_cache=3, gpu_layers="all")
+    options = Options(
+        device="remote",
+        threads=1,
+        override_tensor=[EXPERTS],
+        expert_cache=3,
+        prefetch_weights="off",
+        gpu_layers="all",
+    )
     with Model.load(files["qwen3moe"], options) as model:
         model.generate(IDS * 3, max_tokens=1, sampling=GREEDY).read()
         model.engine.program(1, 1)
