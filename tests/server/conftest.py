@@ -16,7 +16,7 @@ from _pytest.runner import runtestprotocol
 from chat_model import MARKERS, TEMPLATE
 from loop_budget import BUDGET, RUNNING, Turns, timed
 from tiny_file import write_model
-from waiting import SECONDS, joined, until
+from waiting import SECONDS, joined, task_stacks, until
 
 httpx = pytest.importorskip("httpx")
 uvicorn = pytest.importorskip("uvicorn")
@@ -68,8 +68,10 @@ def serving_catalog(
 
 
 def _running(server: uvicorn.Server, bound: socket.socket, turns: Turns) -> Iterator[str]:
+    loop = turns.loop()
+
     def run() -> None:
-        with asyncio.Runner(loop_factory=turns.loop) as runner:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(server.serve([bound]))
 
     thread = threading.Thread(target=run, daemon=True)
@@ -82,7 +84,10 @@ def _running(server: uvicorn.Server, bound: socket.socket, turns: Turns) -> Iter
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
         server.should_exit = True
-        joined(thread, "the server")
+        try:
+            joined(thread, "the server")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nits tasks:\n{task_stacks(loop)}") from None
 
 
 @pytest.fixture

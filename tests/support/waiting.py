@@ -6,8 +6,10 @@ limit, so no verdict depends on the machine's speed.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
@@ -15,6 +17,7 @@ from typing import TypeVar
 T = TypeVar("T")
 SECONDS = 120.0  # the bound of every wait: for a condition, a process, an HTTP response
 STEP = 0.01  # seconds between two polls
+DEEP = 12  # calls of a stack that a failure shows
 
 
 def until(done: Callable[[], T], what: str | Callable[[], str], seconds: float = SECONDS) -> T:
@@ -59,10 +62,28 @@ async def until_async(done: Callable[[], T], what: str, seconds: float = SECONDS
 
 
 def joined(thread: threading.Thread, what: str, seconds: float = SECONDS) -> None:
-    """Waits until the thread has ended."""
+    """Waits until the thread has ended. A failure tells where all threads are: one may wait for another."""
     thread.join(seconds)
     if thread.is_alive():
-        raise AssertionError(f"{what}: its thread still runs after {seconds:g} s")
+        line = f"{what}: its thread {thread.name} still runs after {seconds:g} s"
+        raise AssertionError(f"{line}\n{stacks()}")
+
+
+def stacks() -> str:
+    """Where each thread of this process is, the innermost call last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame)[-DEEP:])}"
+        for ident, frame in sys._current_frames().items()
+    )
+
+
+def task_stacks(loop: asyncio.AbstractEventLoop) -> str:
+    """Where each task of a loop waits."""
+    return "\n".join(
+        f"{task!r}:\n{''.join(''.join(traceback.format_stack(f, 1)) for f in task.get_stack(limit=DEEP))}"
+        for task in asyncio.all_tasks(loop)
+    )
 
 
 def happened(event: threading.Event, what: str, seconds: float = SECONDS) -> None:
