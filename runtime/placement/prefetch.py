@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from satchel.runtime.placement.choose import MemoryBudget
 from satchel.runtime.placement.options import AUTO, OFF, PlacementOptions
@@ -81,10 +82,12 @@ def with_prefetched(
     """A prediction without prefetched weights, with prompts that have them where that is faster."""
     steps = LONG // PROMPT if placement.first in {placement.label(label) for label in plan.layers} else 1
     prompt, long = found.prompt, found.long
-    own, prefetched = prefetch_seconds(placement, sizes, plan, speeds, PROMPT)
+    layers = prefetch_layers(placement, sizes, plan.device)
+    seconds = partial(prefetch_seconds, placement, sizes, plan, layers, speeds)
+    own, prefetched = seconds(PROMPT)
     if plan.gain * prefetched < own:
         prompt = max(prefetched, prompt - own + prefetched)
-    own, prefetched = (steps * x for x in prefetch_seconds(placement, sizes, plan, speeds, LONG // steps))
+    own, prefetched = (steps * x for x in seconds(LONG // steps))
     if plan.gain * prefetched < own:
         long = max(prefetched, long - own + prefetched)
     return replace(found, prompt=prompt, whole=long)
@@ -102,16 +105,17 @@ def prefetch_layers(placement: Placement, sizes: Sizes, device: str) -> dict[str
     """By layer, the tensors on the first device that `device` prefetches: of the first device's layers all
     but those that a rule has placed, and experts of both.
     """
-    found: dict[str, list[Tensor]] = {}
-    for i in range(sizes.layers):
-        label = f"blk.{i}"
-        home = placement.label(label)
-        if home not in (placement.first, device):
-            continue
-        mine = [t for t in sizes.tensors if t.label == label and _stays(placement, t)]
-        if any(t.macs for t in mine):
-            found[label] = list({t.name: t for t in mine}.values())
-    return found
+    labels = (f"blk.{i}" for i in range(sizes.layers))
+    homes = placement.first, device
+    found: dict[str, dict[str, Tensor]] = {label: {} for label in labels if placement.label(label) in homes}
+    for t in sizes.tensors:
+        if t.label in found and _stays(placement, t):
+            found[t.label][t.name] = t
+    return {
+        label: list(tensors.values())
+        for label, tensors in found.items()
+        if any(t.macs for t in tensors.values())
+    }
 
 
 def _stays(placement: Placement, t: Tensor) -> bool:
@@ -133,9 +137,9 @@ def min_prefetch_tokens(
     """The smallest step, a power of two up to `batch` tokens, in which prefetched weights are faster; None if
     there is none.
     """
-    n = LEAST
+    layers, n = prefetch_layers(placement, sizes, plan.device), LEAST
     while n <= batch:
-        own, prefetched = prefetch_seconds(placement, sizes, plan, speeds, n)
+        own, prefetched = prefetch_seconds(placement, sizes, plan, layers, speeds, n)
         if plan.gain * prefetched < own:
             return n
         n *= 2
@@ -143,16 +147,22 @@ def min_prefetch_tokens(
 
 
 def prefetch_seconds(
-    placement: Placement, sizes: Sizes, plan: PrefetchPlan, speeds: Mapping[str, Speed], n: int
+    placement: Placement,
+    sizes: Sizes,
+    plan: PrefetchPlan,
+    layers: Layers,
+    speeds: Mapping[str, Speed],
+    n: int,
 ) -> tuple[float, float]:
     """Predicted seconds of the plan's weights in a step of n tokens: where they are, and prefetched. From
-    locked pages they are sent while the device computes; otherwise the host copies them meanwhile.
+    locked pages they are sent while the device computes; otherwise the host copies them meanwhile. layers:
+    the plan's, from prefetch_layers().
     """
     here, there = speeds[placement.first], speeds[plan.device]
     link = there.direct if plan.pinned and there.direct else there.link
     mean_read, mean_macs = means(sizes)
     own = prefetched = 0.0
-    for label, tensors in prefetch_layers(placement, sizes, plan.device).items():
+    for label, tensors in layers.items():
         macs = sum(t.macs for t in tensors) / mean_macs * n / PROMPT
         read = sum(min(n * t.read, sizes.held[placement.first][t.name]) for t in tensors) / mean_read
         mine = max(here.layer[1] * macs, here.layer[0] * read)

@@ -27,7 +27,7 @@ from satchel.formats.gguf import GGUF, Metadata
 from satchel.formats.gguf.atomic import replace_files, write_all
 from satchel.quant import FORMATS
 from satchel.runtime.api.options import Options
-from satchel.runtime.device.device import OUT, PREFETCH, Buffer, Device
+from satchel.runtime.device.device import OUT, PREFETCH, Device
 from satchel.runtime.device.group import GroupDevice, members_of
 from satchel.runtime.device.nccl import nccl_asked
 from satchel.runtime.engine.batch_entry import BatchEntry
@@ -396,10 +396,10 @@ def _usual(engine: Engine, ids: list[int], tokens: int, output: str) -> tuple[fl
 def link_to(device: Device) -> tuple[float, float]:
     """Bytes per second of copies to a device and back, the slower of the two, and seconds of a small copy."""
     buffer, data = members_of(device)[0].alloc(LINK, OUT), np.ones(LINK, np.uint8)
-    small = data[:4096]
+    copies = partial(buffer.write, 0), partial(buffer.read_into, 0)
     try:
-        rate = LINK / max(_timed(buffer, data, write) for write in (True, False))
-        return rate, max(_timed(buffer, small, write) for write in (True, False))
+        rate = LINK / max(_shortest(partial(copy, data)) for copy in copies)
+        return rate, max(_shortest(partial(copy, data[:4096])) for copy in copies)
     finally:
         buffer.close()
 
@@ -408,30 +408,27 @@ def direct_to(device: Device) -> float:
     """Bytes per second from locked pages to a device; 0 where it has no such copies."""
     if not device.can_pin:
         return 0.0
-    data = np.ones(LINK, np.uint8)
-    buffer, last = device.alloc(LINK, PREFETCH), np.empty(1, np.uint8)
+    data, last = np.ones(LINK, np.uint8), np.empty(1, np.uint8)
+    buffer = device.alloc(LINK, PREFETCH)
+
+    def copy() -> None:
+        buffer.write(0, data)
+        buffer.read_into(0, last)  # waits
+
     try:
         with closing(device.pin(data, 0, LINK)):
-            best = inf
-            for _ in range(4):
-                began = time.perf_counter()
-                buffer.write(0, data)
-                buffer.read_into(0, last)  # waits
-                best = min(best, time.perf_counter() - began)
-        return LINK / best
+            return LINK / _shortest(copy)
     except DeviceError:
         return 0.0
     finally:
         buffer.close()
 
 
-def _timed(buffer: Buffer, data: Array, write: bool) -> float:
-    best = float("inf")
+def _shortest(copy: Callable[[], object]) -> float:
+    """Seconds of a copy, the shortest of four."""
+    best = inf
     for _ in range(4):
         began = time.perf_counter()
-        if write:
-            buffer.write(0, data)
-        else:
-            buffer.read_into(0, data)
+        copy()
         best = min(best, time.perf_counter() - began)
     return best
