@@ -48,10 +48,10 @@ class SafetensorsFile:
             raise
 
     def close(self) -> None:
-        if self._fd >= 0:
+        closing, self._fd = self._fd, -1  # another thread may close it too
+        if closing >= 0:
             with suppress(OSError):  # only read from: there is nothing to lose
-                os.close(self._fd)
-            self._fd = -1
+                os.close(closing)
 
     def _fault(self, what: str, reason: str) -> ModelError:
         return ModelError(f"{self.path}: {what}: {reason}; {AGAIN}")

@@ -129,10 +129,11 @@ class Part:
 
     def close(self) -> None:
         self._memory = None
-        if self._fd >= 0:
+        # Another thread may close it too; by then the number may be that of another file.
+        closing, self._fd = self._fd, -1
+        if closing >= 0:
             with suppress(OSError):  # the file was only read: no data can be lost
-                os.close(self._fd)
-            self._fd = -1
+                os.close(closing)
         if hasattr(self, "mmap"):
             with suppress(BufferError):  # views exist: the file is unmapped when the last one is freed
                 self.mmap.close()

@@ -170,6 +170,25 @@ def test_views_outlive_close_and_nothing_else_does(tmp_path: Path) -> None:
     assert open_files() == before
 
 
+def test_a_file_that_two_threads_close_is_closed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The second time, its number may be that of a file which a third thread has opened meanwhile.
+    path = tmp_path / "m.gguf"
+    write_small(path)
+    model, close, closed = open_gguf(path), os.close, list[int]()
+
+    def meanwhile(descriptor: int) -> None:
+        closed.append(descriptor)
+        if len(closed) == 1:
+            model.close()  # the other thread, which runs while the system closes the file
+        close(descriptor)
+
+    monkeypatch.setattr(os, "close", meanwhile)
+    model.close()
+    assert len(closed) == 1
+
+
 def test_failed_open_leaves_no_file_open(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"GGUF")
