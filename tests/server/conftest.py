@@ -87,7 +87,9 @@ def _running(server: uvicorn.Server, bound: socket.socket, turns: Turns) -> Iter
         try:
             joined(thread, "the server")
         except AssertionError as error:
-            raise AssertionError(f"{error}\nits tasks:\n{task_stacks(loop)}") from None
+            woken = "can" if turns.can_be_woken else "cannot"
+            told = f"its loop {woken} be woken; its tasks:\n{task_stacks(loop)}"
+            raise AssertionError(f"{error}\n{told}") from None
 
 
 @pytest.fixture
@@ -153,13 +155,14 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.fixture(autouse=True)
 def loop_budget(request: pytest.FixtureRequest) -> Iterator[None]:
     """No request of any test may block a server's loop for longer than the budget, in processor time of the
-    loop's thread; on a quiet machine (nightly), in wall time.
+    loop's thread; on a quiet machine (nightly), in wall time. Nor may a test take its means of waking.
     """
     for turns in RUNNING:
         turns.clear()
     yield
     nightly = request.config.getoption("-m") == "nightly or not nightly"  # the marks of `make nightly`
     for turns in RUNNING:
+        assert turns.can_be_woken, "something closed a descriptor that is a server's loop's"
         worst = turns.worst_wall if nightly else turns.worst_cpu
         for kind, turn, seconds in (("processor", turns.worst_cpu, turns.worst_cpu.cpu),
                                     ("wall", turns.worst_wall, turns.worst_wall.wall)):  # fmt: skip

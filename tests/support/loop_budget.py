@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import resource
 import selectors
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 BUDGET = 0.25  # seconds
 
@@ -62,6 +63,8 @@ class Turns(selectors.DefaultSelector):
         self._cpu = self._wall = 0.0  # start of this turn
         self._kernel = 0.0, 0
         self._collected = self._collecting = 0.0
+        self._made: asyncio.AbstractEventLoop | None = None
+        self._ends: dict[int, int] = {}  # descriptors and their inodes
         self.clear()
 
     def clear(self) -> None:
@@ -69,7 +72,19 @@ class Turns(selectors.DefaultSelector):
         self.slow: list[Turn] = []
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.SelectorEventLoop(self)
+        made: Any = asyncio.SelectorEventLoop(self)
+        pair = made._ssock.fileno(), made._csock.fileno()  # other threads wake the loop by it
+        self._made, self._ends = made, {number: os.fstat(number).st_ino for number in pair}
+        return cast(asyncio.AbstractEventLoop, made)
+
+    @property
+    def can_be_woken(self) -> bool:
+        """Whether the descriptors by which other threads wake the loop are still its own. Where something
+        else closes one, such as what closes its own twice, the loop sleeps for ever once it has no timer.
+        """
+        with suppress(OSError):
+            return all(os.fstat(number).st_ino == inode for number, inode in self._ends.items())
+        return self._made is None or self._made.is_closed()
 
     def select(self, timeout: float | None = None) -> Any:
         self._end_turn()
