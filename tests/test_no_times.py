@@ -71,10 +71,22 @@ def timed_call(node: ast.Call) -> Iterator[tuple[int, str]]:
         yield node.lineno, called
     if called in BOUNDED and any(n is not None and 0 < n < LONG for n in given):
         yield node.lineno, called
+    if called == "setattr" and sets_clock(node):
+        yield node.lineno, "every thread's clock"
     for keyword in node.keywords:
         value = number(keyword.value)
         if keyword.arg == "timeout" and value is not None and 0 < value < LONG and called not in BOUNDED:
             yield node.lineno, "timeout"
+
+
+def sets_clock(node: ast.Call) -> bool:
+    """Whether a call of setattr() replaces a function of the module `time`, which is every thread's: the loop
+    of another test's server would sleep for hours by it.
+    """
+    target = ast.unparse(node.args[0]).strip("f'\"") if node.args else ""
+    *path, last = target.split(".")
+    named = any(isinstance(a, ast.Constant) and a.value in CLOCKS for a in node.args[1:2])
+    return path[-1:] == ["time"] or (last == "time" and named)
 
 
 def test_no_test_depends_on_time() -> None:
@@ -104,6 +116,9 @@ def test_no_test_depends_on_time() -> None:
         ("get(url, timeout=10)", "timeout"),
         ("asyncio.wait_for(f(), 0.5)", "wait_for"),
         ("run('import time; time.sleep(3)')", "text"),
+        ("patch.setattr(progress.time, 'monotonic', f)", "every thread's clock"),
+        ("patch.setattr('satchel.cli.progress.time.monotonic', f)", "every thread's clock"),
+        ("patch.setattr(f'time.{name}', f)", "every thread's clock"),
     ],
 )
 def test_what_depends_on_time_is_seen(source: str, what: str) -> None:
@@ -112,7 +127,14 @@ def test_what_depends_on_time_is_seen(source: str, what: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["asyncio.sleep(0)", "get(url, timeout=SECONDS)", "get(url, timeout=60)", "' '.join(words)", "t.join()"],
+    [
+        "asyncio.sleep(0)",
+        "get(url, timeout=SECONDS)",
+        "get(url, timeout=60)",
+        "' '.join(words)",
+        "t.join()",
+        "patch.setattr(progress, 'time', SimpleNamespace(monotonic=f))",
+    ],
 )
 def test_what_does_not_is_left_alone(source: str) -> None:
     assert list(timed(source)) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -25,7 +26,7 @@ def test_a_line_per_tenth(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_another_total_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     tenths = Tenths()
     now[0] = 10.0
     assert tenths.left(1, 5) == 40.0 and tenths.left(1, 5) is None

@@ -9,13 +9,14 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeAlias
 
 import numpy as np
 import pytest
 
 from satchel.errors import ModelError
-from satchel.formats.gguf import TensorSource, Typed, open_gguf, sources, write_gguf
+from satchel.formats.gguf import TensorSource, Typed, open_gguf, reader, sources, write_gguf
 
 Keys: TypeAlias = dict[str, int | float | str | Typed]
 HEX = np.arange(64, dtype=np.float32)
@@ -184,7 +185,7 @@ def test_a_file_that_two_threads_close_is_closed_once(
             model.close()  # the other thread, which runs while the system closes the file
         close(descriptor)
 
-    monkeypatch.setattr(os, "close", meanwhile)
+    monkeypatch.setattr(reader, "os", SimpleNamespace(close=meanwhile))
     model.close()
     assert len(closed) == 1
 

@@ -20,6 +20,7 @@ from satchel.errors import DeviceError, RequestError
 from satchel.runtime.api.model import WorkerModel
 from satchel.runtime.api.options import Options
 from satchel.runtime.device.libraries import find_backend
+from satchel.runtime.engine import watchdog
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.service import Service
 from satchel.runtime.engine.watchdog import MISSED, SLOW, Beat, Beats, Pulse, Watchdog
@@ -69,10 +70,9 @@ def test_what_was_not_read_yet_is_held_against_nobody() -> None:
     assert dog.trouble == "" and dog.hopeless == ""
 
 
-def test_a_suspended_machine_costs_one_beat_however_long_it_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspended_machine_costs_one_beat_however_long_it_sleeps() -> None:
     """The watchdog reads no clock, so a jumping clock changes nothing."""
-    for name in ("time", "monotonic", "perf_counter"):
-        monkeypatch.setattr(f"time.{name}", lambda: pytest.fail("a clock was read"))
+    assert not {"time", "monotonic", "perf_counter"} & vars(watchdog).keys()
     dog = Watchdog(worker_timeout=1, step_timeout=1, loaded=True)
     beats = Beats(lambda: None)
     for _ in range(1000):
