@@ -68,10 +68,8 @@ def serving_catalog(
 
 
 def _running(server: uvicorn.Server, bound: socket.socket, turns: Turns) -> Iterator[str]:
-    loop = turns.loop()
-
     def run() -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        with asyncio.Runner(loop_factory=turns.loop) as runner:
             runner.run(server.serve([bound]))
 
     thread = threading.Thread(target=run, daemon=True)
@@ -88,8 +86,8 @@ def _running(server: uvicorn.Server, bound: socket.socket, turns: Turns) -> Iter
             joined(thread, "the server")
         except AssertionError as error:
             woken = "can" if turns.can_be_woken else "cannot"
-            told = f"its loop {woken} be woken; its tasks:\n{task_stacks(loop)}"
-            raise AssertionError(f"{error}\n{told}") from None
+            tasks = task_stacks(turns.made) if turns.made else "none"
+            raise AssertionError(f"{error}\nits loop {woken} be woken; its tasks:\n{tasks}") from None
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ class Turns(selectors.DefaultSelector):
         self._cpu = self._wall = 0.0  # start of this turn
         self._kernel = 0.0, 0
         self._collected = self._collecting = 0.0
-        self._made: asyncio.AbstractEventLoop | None = None
+        self.made: asyncio.AbstractEventLoop | None = None
         self._ends: dict[int, int] = {}  # descriptors and their inodes
         self.clear()
 
@@ -74,7 +74,7 @@ class Turns(selectors.DefaultSelector):
     def loop(self) -> asyncio.AbstractEventLoop:
         made: Any = asyncio.SelectorEventLoop(self)
         pair = made._ssock.fileno(), made._csock.fileno()  # other threads wake the loop by it
-        self._made, self._ends = made, {number: os.fstat(number).st_ino for number in pair}
+        self.made, self._ends = made, {number: os.fstat(number).st_ino for number in pair}
         return cast(asyncio.AbstractEventLoop, made)
 
     @property
@@ -84,7 +84,7 @@ class Turns(selectors.DefaultSelector):
         """
         with suppress(OSError):
             return all(os.fstat(number).st_ino == inode for number, inode in self._ends.items())
-        return self._made is None or self._made.is_closed()
+        return self.made is None or self.made.is_closed()
 
     def select(self, timeout: float | None = None) -> Any:
         self._end_turn()

@@ -6,6 +6,7 @@ limit, so no verdict depends on the machine's speed.
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 import threading
 import time
@@ -80,10 +81,10 @@ def stacks() -> str:
 
 def task_stacks(loop: asyncio.AbstractEventLoop) -> str:
     """Where each task of a loop waits."""
-    return "\n".join(
-        f"{task!r}:\n{''.join(''.join(traceback.format_stack(f, 1)) for f in task.get_stack(limit=DEEP))}"
-        for task in asyncio.all_tasks(loop)
-    )
+    told = io.StringIO()
+    for task in asyncio.all_tasks(loop):
+        task.print_stack(limit=DEEP, file=told)
+    return told.getvalue()
 
 
 def happened(event: threading.Event, what: str, seconds: float = SECONDS) -> None:
