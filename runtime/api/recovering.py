@@ -7,6 +7,7 @@ back.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -16,7 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from satchel.errors import RequestError, SatchelError
+from satchel.errors import DeviceError, RequestError, SatchelError
+from satchel.errors.threads import begin
 from satchel.runtime.device.device import Device
 from satchel.runtime.device.lost import DeviceLost, DeviceUnreachable, LinkLost
 from satchel.runtime.engine.request_handle import End, Requests
@@ -28,6 +30,8 @@ from satchel.runtime.placement.options import PlacementOptions
 RECONNECT_NAME = "SATCHEL_DEVICE_RECONNECT_S"
 RECONNECT = 10.0  # seconds for which the host of a lost device is tried
 PAUSE = 0.2  # seconds between two tries
+
+_open: weakref.WeakSet[Requests] = weakref.WeakSet()  # services, each of which its own thread keeps alive
 
 
 def reconnecting() -> Iterator[bool]:
@@ -83,7 +87,8 @@ class Recovering(ABC):
                 self._place_anew(old)
             if self._service is None or (old and old.gone):
                 self._service = self._start(old)
-                weakref.finalize(self, self._service.close)
+                _open.add(self._service)
+                weakref.finalize(self, close_apart, self._service).atexit = False
             return self._service
 
     @property
@@ -158,3 +163,20 @@ class Recovering(ABC):
         used, gone = ", ".join(device.name for device in self.devices), self.placement_options.lost
         without = f" without {', '.join(gone)}" if gone else ""
         LOG.warning("%s: placed anew%s: on %s", self.path.name, without, used)
+
+
+def close_apart(service: Requests) -> None:
+    """Closes the service of a model that nobody closed, in a thread of its own: close() waits for a step, and
+    any thread may collect garbage, an event loop's too.
+    """
+    try:
+        begin(threading.Thread(target=service.close, name="satchel-close", daemon=True))
+    except DeviceError:  # no thread is left
+        service.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    """No thread may be in a kernel when the interpreter ends."""
+    for service in list(_open):
+        service.close()

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import typing
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,37 @@ def test_an_answer_that_nobody_wants_ends(model: Model, way: str, monkeypatch: p
     finally:
         go.set()
         gc.enable()
+
+
+def test_a_model_that_is_dropped_in_a_step_is_not_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage is collected in any thread, an event loop's too."""
+    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+    dropped = Model.load(path)
+    fill, steps = dropped.engine.fill, itertools.count()
+
+    def waits(*args: Any, **options: Any) -> Any:
+        if next(steps) == 2:
+            begun.set()
+            happened(go, "the model is dropped")
+            ended.set()
+        return fill(*args, **options)
+
+    monkeypatch.setattr(dropped.engine, "fill", waits)
+    reply = dropped.generate([1, 2], ignore_eos=True, sampling=GREEDY)
+    next(reply)
+    happened(begun, "a step runs")
+    service = dropped.service
+    assert isinstance(service, Service)
+    gone = weakref.ref(dropped)
+    try:
+        del reply, dropped
+        gc.collect()
+        assert gone() is None and not ended.is_set() and service._thread.is_alive()
+    finally:
+        go.set()
+    until(lambda: not service._thread.is_alive(), "the engine's thread ends")
 
 
 def test_a_timeout_ends_an_answer(model: Model) -> None:
