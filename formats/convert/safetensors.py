@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from contextlib import suppress
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from satchel.errors import ModelError
 from satchel.formats.convert.stored import DTYPES, Array, Stored
 from satchel.formats.gguf.check import NUMBER_LIMIT, quote
-from satchel.formats.gguf.opened import OPEN_FLAGS
+from satchel.formats.gguf.opened import open_file, unreadable
 from satchel.formats.gguf.read_at import read_at
 
 HEADER_LIMIT = 100_000_000  # bytes: the limit of the format
@@ -30,28 +29,22 @@ class SafetensorsFile:
     """One open file; `tensors` by name, in the order of their data. `metadata` is its free text."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._fd = path, -1
+        self.path, self._file = path, open_file(path)
         try:
-            self._fd = os.open(path, OPEN_FLAGS)
-            info = os.fstat(self._fd)
+            info = os.fstat(self._file.descriptor)
             if not stat.S_ISREG(info.st_mode):
                 raise ModelError(f"{path}: expected a regular file; give a checkpoint's folder")
             self.size = info.st_size
             self.tensors = self._read_header()
         except OSError as error:
             self.close()
-            raise ModelError(
-                f"{path}: can't be read: {error.strerror}; check the path and its permissions"
-            ) from None
+            raise unreadable(path, error) from None
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        closing, self._fd = self._fd, -1  # another thread may close it too
-        if closing >= 0:
-            with suppress(OSError):  # only read from: there is nothing to lose
-                os.close(closing)
+        self._file.close()
 
     def _fault(self, what: str, reason: str) -> ModelError:
         return ModelError(f"{self.path}: {what}: {reason}; {AGAIN}")
@@ -125,13 +118,13 @@ class SafetensorsFile:
         return np.frombuffer(raw, DTYPES[dtype]).reshape(last - first, *shape[1:])
 
     def _bytes(self, at: int, count: int) -> bytearray:
-        if self._fd < 0:
+        if self._file.descriptor < 0:
             raise ValueError(f"{self.path}: closed")
         out = bytearray(count)
         view, done = memoryview(out), 0
         while done < count:
             try:
-                got = read_at(self._fd, view[done:], at + done)
+                got = read_at(self._file.descriptor, view[done:], at + done)
             except OSError as error:
                 raise ModelError(
                     f"{self.path}: byte {at + done}: can't be read: {error.strerror}; check the disk"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from satchel.errors import ModelError
@@ -16,7 +17,7 @@ OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in NAMES)
 class OpenFile:
     """A descriptor with the path for error messages. The object owns the descriptor until it is taken.
 
-    descriptor: -1 where it has been taken, or has not been received by this process yet.
+    descriptor: -1 where it has been taken or closed, or has not been received by this process yet.
     """
 
     def __init__(self, path: Path, descriptor: int = -1) -> None:
@@ -30,9 +31,12 @@ class OpenFile:
         return taken
 
     def close(self) -> None:
-        """Closes the descriptor where it has not been taken."""
-        if self.descriptor >= 0:
-            os.close(self.take())
+        """Closes the descriptor where it has not been taken. Any thread may do so at any time."""
+        # Forgotten first: once it is closed the number may be that of a third thread's file.
+        closing, self.descriptor = self.descriptor, -1
+        if closing >= 0:
+            with suppress(OSError):  # the file was only read: no data can be lost
+                os.close(closing)
 
 
 def open_file(path: Path) -> OpenFile:

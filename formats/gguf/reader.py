@@ -41,18 +41,18 @@ class Part:
 
     def __init__(self, file: Path | OpenFile, index: int = 0, judge: Judge = STRICT) -> None:
         self.path = path = file.path if isinstance(file, OpenFile) else file
-        self._fd = -1
         self._memory: Bytes | None = None
+        self._file = OpenFile(path)
         try:
-            self._fd = (file if isinstance(file, OpenFile) else open_file(file)).take()
-            info = os.fstat(self._fd)
+            self._file = OpenFile(path, file.take()) if isinstance(file, OpenFile) else open_file(file)
+            info = os.fstat(self._file.descriptor)
             if not stat.S_ISREG(info.st_mode):
                 raise ModelError(
                     f"{path}: expected a regular file, got {_kind(info.st_mode)}; give a GGUF file"
                 )
             self.size, self.stamp = info.st_size, stamp_of(info)
-            self.header: Header = parse_header(self._fd, path, self.size, index, judge)
-            self.mmap = mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
+            self.header: Header = parse_header(self._file.descriptor, path, self.size, index, judge)
+            self.mmap = mmap.mmap(self._file.descriptor, self.size, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             self.close()
             raise unreadable(path, error) from None
@@ -67,7 +67,7 @@ class Part:
 
     @property
     def closed(self) -> bool:
-        return self._fd < 0
+        return self._file.descriptor < 0
 
     def view(self, offset: int, nbytes: int) -> Bytes:
         """A read-only view of the mapped file. Reading it is safe as long as `check` passes."""
@@ -98,7 +98,7 @@ class Part:
 
     def _info(self) -> os.stat_result:
         try:
-            return os.fstat(self._fd)
+            return os.fstat(self._file.descriptor)
         except OSError as error:
             raise ModelError(f"{self.path}: can't be read: {error.strerror}; check the disk") from None
 
@@ -111,7 +111,7 @@ class Part:
         done = 0
         while done < len(out):
             try:
-                count = read_at(self._fd, out[done:], offset + done)
+                count = read_at(self._file.descriptor, out[done:], offset + done)
             except OSError as error:
                 at = f"{self.path}: byte {offset + done}"
                 raise ModelError(f"{at}: can't be read: {error.strerror}; check the disk") from None
@@ -125,15 +125,11 @@ class Part:
         disk. No effect without posix_fadvise."""
         if hasattr(os, "posix_fadvise") and not self.closed:
             with suppress(OSError):
-                os.posix_fadvise(self._fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(self._file.descriptor, offset, nbytes, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         self._memory = None
-        # Another thread may close it too; by then the number may be that of another file.
-        closing, self._fd = self._fd, -1
-        if closing >= 0:
-            with suppress(OSError):  # the file was only read: no data can be lost
-                os.close(closing)
+        self._file.close()
         if hasattr(self, "mmap"):
             with suppress(BufferError):  # views exist: the file is unmapped when the last one is freed
                 self.mmap.close()

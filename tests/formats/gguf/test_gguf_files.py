@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from satchel.errors import ModelError
-from satchel.formats.gguf import TensorSource, Typed, open_gguf, reader, sources, write_gguf
+from satchel.formats.gguf import TensorSource, Typed, open_gguf, opened, sources, write_gguf
 
 Keys: TypeAlias = dict[str, int | float | str | Typed]
 HEX = np.arange(64, dtype=np.float32)
@@ -185,7 +185,7 @@ def test_a_file_that_two_threads_close_is_closed_once(
             model.close()  # the other thread, which runs while the system closes the file
         close(descriptor)
 
-    monkeypatch.setattr(reader, "os", SimpleNamespace(close=meanwhile))
+    monkeypatch.setattr(opened, "os", SimpleNamespace(close=meanwhile))
     model.close()
     assert len(closed) == 1
 

@@ -202,7 +202,7 @@ def test_a_file_that_is_forgotten_is_read_again(tmp_path: Path) -> None:
     data = write(tmp_path / "x.gguf", SHAPES, "q8_0")
     with open_gguf(tmp_path / "x.gguf") as gguf:
         part = gguf.parts[0]
-        os.fsync(part._fd)  # what is not on the disk yet is not given back
+        os.fsync(part._file.descriptor)  # what is not on the disk yet is not given back
         part.forget(0, part.size)
         assert {n: gguf.raw(n).tobytes() for n in data} == data
     part.forget(0, 10)  # closed: there is nothing to give back
