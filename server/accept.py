@@ -14,6 +14,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -47,6 +48,18 @@ class Handshake:
             self.task.cancel()
 
 
+def stop_listening(bound: socket.socket) -> None:
+    """Closes a listening socket, and removes the file of a Unix one. Until it is closed no other server takes
+    the path, so the file removed is its own.
+    """
+    if bound.fileno() < 0:
+        return
+    if hasattr(socket, "AF_UNIX") and bound.family == socket.AF_UNIX:
+        with suppress(OSError):  # somebody else has removed it
+            Path(bound.getsockname()).unlink()
+    bound.close()
+
+
 class Listener:
     """Accepts connections of a bound socket.
 
@@ -69,6 +82,7 @@ class Listener:
         self._accepting = asyncio.create_task(self._accept())
 
     def close(self) -> None:
+        stop_listening(self.bound)
         self._accepting.cancel()
         for task in self._beginning:
             task.cancel()

@@ -24,7 +24,7 @@ from fastapi import FastAPI
 
 from satchel.errors import RequestError
 from satchel.formats.gguf import open_gguf
-from satchel.server.accept import AcceptingServer
+from satchel.server.accept import AcceptingServer, stop_listening
 from satchel.server.addresses import Proxies
 from satchel.server.app import create_app
 from satchel.server.catalog import Catalog
@@ -112,8 +112,8 @@ def run_server(
         models = Models(catalog, budget, from_environment(), show_load)
         asyncio.run(_serve(read, models, bound, settings))
     finally:
-        if is_unix(settings.host):
-            Path(settings.host).unlink(missing_ok=True)
+        for one in bound:  # the server did not start
+            stop_listening(one)
 
 
 def config_of(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
