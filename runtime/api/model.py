@@ -678,10 +678,7 @@ class Model(Recovering, Readings, Resource):
 
     def close(self) -> None:
         """Frees the engine's memory and the device, and unmaps the file. A closed model refuses all calls."""
-        with self._starting:
-            self._closed = True
-        if self._service is not None:
-            self._service.close()
+        self._close_service()
         self._free()
         self.gguf.close()
 

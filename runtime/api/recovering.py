@@ -59,6 +59,7 @@ class Recovering(ABC):
 
     def __init__(self) -> None:
         self._service: Requests | None = None
+        self._dropped: weakref.finalize[..., Recovering] | None = None  # closes the service if nobody does
         self._stuck: SatchelError | None = None  # why the model cannot be placed again
         self._closed, self._starting = False, threading.Lock()
 
@@ -88,8 +89,20 @@ class Recovering(ABC):
             if self._service is None or (old and old.gone):
                 self._service = self._start(old)
                 _open.add(self._service)
-                weakref.finalize(self, close_apart, self._service).atexit = False
+                if self._dropped is not None:  # of a service whose device was lost, which has ended
+                    self._dropped.detach()
+                self._dropped = weakref.finalize(self, close_apart, self._service)
+                self._dropped.atexit = False
             return self._service
+
+    def _close_service(self) -> None:
+        """Refuses requests from here on, cancels those in flight and waits for the service's end."""
+        with self._starting:
+            self._closed = True
+        if self._dropped is not None:
+            self._dropped.detach()
+        if self._service is not None:
+            self._service.close()
 
     @property
     def trouble(self) -> str:

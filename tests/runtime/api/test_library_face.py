@@ -28,6 +28,7 @@ from waiting import happened, until
 
 from satchel import AsyncModel, Model
 from satchel.errors import RequestError
+from satchel.runtime.api import recovering
 from satchel.runtime.api.generate_options import GenerateKwargs, GenerateOptions
 from satchel.runtime.api.options import LoadKwargs, Options
 from satchel.runtime.engine.service import Service
@@ -230,6 +231,21 @@ def test_a_model_that_is_dropped_in_a_step_is_not_waited_for(
     finally:
         go.set()
     until(lambda: not service._thread.is_alive(), "the engine's thread ends")
+
+
+def test_a_model_that_was_closed_is_not_closed_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[object] = []
+    monkeypatch.setattr(recovering, "close_apart", again.append)
+    for closes in (True, False):
+        once = Model.load(path)
+        once.generate([1], max_tokens=1, sampling=GREEDY).read()
+        service = once.service
+        if closes:
+            once.close()
+        del once
+        gc.collect()
+    assert again == [service]
+    service.close()
 
 
 def test_a_timeout_ends_an_answer(model: Model) -> None:
