@@ -27,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -416,11 +417,14 @@ def failures(path: Path, options: dict[str, Any], args: argparse.Namespace) -> N
     with Model.load(path, **how, pools=f"1+{args.replicas - 1}") as model:
         driven(model, crowd(args.clients, args.prompt, 4, seed=8))
         fleet, kept = fleet_of(model), Move._ask
+        before = Counter(fleet.meter.facts().outcomes)
         damaged(Move)
         name = "the blocks of all prompts damaged on the way"
         Failure(name, lambda fleet, model: None, lambda fleet: True).run(model, wanted, args)
         Move._ask = kept  # type: ignore[method-assign]
-        print(f"(moves: {dict(fleet.meter.facts().outcomes)})", flush=True)
+        moves = Counter(fleet.meter.facts().outcomes) - before
+        ends = ", ".join(f"{count} {how}" for how, count in moves.items())
+        print(f"(moves: {ends or 'none, so nothing was damaged: give a longer --prompt'})", flush=True)
     token = min({*range(3, 100)} - {token for answer in wanted for token in answer})
     os.environ["SATCHEL_TEST_POISON"], process.MODULE = str(token), "crashing_child"
     with Model.load(path, **how) as model:
