@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -22,9 +23,11 @@ httpx = pytest.importorskip("httpx")
 uvicorn = pytest.importorskip("uvicorn")
 
 
+from satchel.errors import DeviceError  # noqa: E402
 from satchel.runtime.api.options import Options  # noqa: E402
 from satchel.runtime.engine.request_handle import RequestHandle  # noqa: E402
 from satchel.server import stream  # noqa: E402
+from satchel.server.answer import Answer, AnswerDelta  # noqa: E402
 from satchel.server.app import create_app  # noqa: E402
 from satchel.server.catalog import Catalog, catalog_of  # noqa: E402
 from satchel.server.models import Models  # noqa: E402
@@ -173,6 +176,23 @@ def loop_budget(request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for kind, (_, told) in _WORST.items():
         terminalreporter.write_line(f"worst turn of a server's loop ({kind} time): {told}")
+
+
+@pytest.fixture
+def engine_gone(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the engine fails with after an answer's first delta, which is never its last: on a busy machine a
+    whole answer may come at once.
+    """
+    told, text, begun = Answer._next, "the engine is gone", WeakSet[Answer]()
+
+    async def failing(self: Answer, index: int) -> AnswerDelta:
+        if self in begun:
+            raise DeviceError(text)
+        begun.add(self)
+        return replace(await told(self, index), finish="")
+
+    monkeypatch.setattr(Answer, "_next", failing)
+    return text
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,7 @@ import pytest
 
 anthropic = pytest.importorskip("anthropic")
 
-from satchel.errors import DeviceError  # noqa: E402
 from satchel.runtime.api.options import Options  # noqa: E402
-from satchel.server.answer import Answer  # noqa: E402
 from satchel.server.settings import ServerSettings  # noqa: E402
 from satchel.store.resolve import default_model  # noqa: E402
 
@@ -267,20 +265,11 @@ def test_the_clients_exceptions_are_the_right_ones(
             assert refused.value.request_id == refused.value.body["request_id"]
 
 
-def test_an_error_in_a_stream_is_an_event(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    told, said = Answer._next, []
-
-    async def failing(self: Answer, index: int) -> Any:
-        if len(said) == 3:
-            raise DeviceError("the engine is gone")
-        said.append(await told(self, index))
-        return said[-1]
-
-    monkeypatch.setattr(Answer, "_next", failing)
+def test_an_error_in_a_stream_is_an_event(client: Any, engine_gone: str) -> None:
     with pytest.raises(anthropic.APIStatusError) as error, client.messages.stream(**ask()) as stream:
         for _ in stream.text_stream:
             pass
-    assert error.value.body["error"] == {"type": "api_error", "message": "the engine is gone"}
+    assert error.value.body["error"] == {"type": "api_error", "message": engine_gone}
 
 
 def test_models_are_listed_in_pages(client: Any, server: str) -> None:

@@ -14,8 +14,6 @@ from waiting import SECONDS, until
 
 ollama = pytest.importorskip("ollama")
 
-from satchel.errors import DeviceError  # noqa: E402
-from satchel.server.answer import Answer  # noqa: E402
 from satchel.store.resolve import default_model  # noqa: E402
 
 NAME = default_model().stem
@@ -266,20 +264,11 @@ def test_the_clients_exceptions_say_it(client: Any) -> None:
         assert refused.value.status_code == 400
 
 
-def test_an_error_in_a_stream_is_a_line(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    told, said = Answer._next, []
-
-    async def failing(self: Answer, index: int) -> Any:
-        if len(said) == 3:
-            raise DeviceError("the engine is gone")
-        said.append(await told(self, index))
-        return said[-1]
-
-    monkeypatch.setattr(Answer, "_next", failing)
+def test_an_error_in_a_stream_is_a_line(client: Any, engine_gone: str) -> None:
     parts = []
     with pytest.raises(ollama.ResponseError) as error:
         parts.extend(client.chat(model=MODEL, messages=HI, options=GREEDY, stream=True))
-    assert error.value.error == "the engine is gone"
+    assert error.value.error == engine_gone
 
 
 def test_options_without_effect_are_told(server: str) -> None:
