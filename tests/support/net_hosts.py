@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,19 @@ def name_of(server: DeviceServer, device: str = "cpu") -> str:
     return f"{LOOPBACK}:{server.port}/{device}"
 
 
+def served_port(process: subprocess.Popen[str]) -> int:
+    """The port of loopback at which `satchel device` or `satchel engine` says that it serves. Lines of its
+    log may come before that one.
+    """
+    said = []
+    assert process.stderr is not None
+    for line in process.stderr:
+        said.append(line)
+        if found := re.match(rf"{re.escape(LOOPBACK)} port (\d+): serves ", line):
+            return int(found[1])
+    raise AssertionError(f"it does not say that it serves: {said}")
+
+
 class HostProcess:
     """`satchel device` in a process of its own, with one device. port: 0 for a free one. hold: the remote
     device's SATCHEL_REMOTE_HOLD.
@@ -51,18 +65,8 @@ class HostProcess:
         command += ["--key-file", str(key), "-dev", device]
         environ = {**os.environ, "SATCHEL_REMOTE_HOLD": str(hold or "")}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, bufsize=1, env=environ)
-        self.said: list[str] = []
-        self.port = int(self.heard("serves").partition(" port ")[2].partition(":")[0])
+        self.port = served_port(self.process)
         self.name = f"{LOOPBACK}:{self.port}/{device}"
-
-    def heard(self, text: str) -> str:
-        """Waits for a line with this text, and returns it."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.said.append(line)
-            if text in line:
-                return line
-        raise AssertionError(f"no line with {text!r} in {self.said}")
 
     def kill(self) -> None:
         """kill -9."""
@@ -86,8 +90,7 @@ class EngineHost:
         command += ["--key-file", str(key), "-dev", "cpu", "-t", "1"]
         command += ["--join", join, "--name", name] if join else []
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, bufsize=1)
-        assert self.process.stderr is not None
-        self.name = f"{LOOPBACK}:{self.process.stderr.readline().split()[2].rstrip(':')}"
+        self.name = f"{LOOPBACK}:{served_port(self.process)}"
 
     def __enter__(self) -> Self:
         return self
