@@ -14,7 +14,8 @@ in the configuration file, and of the store.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +29,7 @@ from satchel.runtime.speculation import Speculation
 from satchel.store.resolve import model_path
 
 T = TypeVar("T", bound=BaseModel)
-VALUELESS = ("missing", "extra_forbidden")  # pydantic's errors that concern a key, not its value
+SHORT = 20  # keys of a table that a message lists
 
 
 class TableBase(BaseModel):
@@ -140,7 +141,7 @@ def catalog_of(
                 " rename the table"
             )
         here = f"{where}: [models.{name}]"
-        read = _read(ModelTable, table, here)
+        read = read_table(ModelTable, table, here)
         path = _beside(where, read.path)
         own_idle = idle if read.idle is None else read.idle
         try:
@@ -151,7 +152,7 @@ def catalog_of(
     for name, path in (stored or {}).items():
         models.setdefault(name, Served(name, path, others, idle, stored=True))
     aliases = {
-        n: _read(AliasTable, t, f"{where}: [aliases.{n}]") for n, t in tables.get("aliases", {}).items()
+        n: read_table(AliasTable, t, f"{where}: [aliases.{n}]") for n, t in tables.get("aliases", {}).items()
     }
     for name, alias in aliases.items():
         _check_alias(name, alias, models, where)
@@ -197,11 +198,33 @@ def _beside(where: Path | None, text: str) -> Path:
     return beside if beside.exists() else model_path(str(path) if path.exists() else text)
 
 
-def _read(kind: type[T], table: Any, where: str) -> T:
+def read_table(kind: type[T], table: Any, where: str) -> T:
+    """A table of a configuration file as this class. Raises RequestError with its first error, which begins
+    with `where`.
+    """
     try:
         return kind.model_validate(table)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(p) for p in first["loc"])
-        got = "" if first["type"] in VALUELESS else f", got {first['input']!r:.60}"
-        raise RequestError(f"{where} {key}: {first['msg']}{got}") from None
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            told = f"no such key{_hint(kind, first['loc'])}"
+        elif first["type"] == "missing":
+            told = "it is missing"
+        else:
+            told = f"{first['msg']}, got {first['input']!r:.60}"
+        raise RequestError(f"{where} {key}: {told}") from None
+
+
+def _hint(kind: type[BaseModel], loc: Sequence[int | str]) -> str:
+    """The key of its table that is most like the last one of loc, or all keys of a short table."""
+    *tables, wrong = loc
+    for name in tables:
+        inner = kind.model_fields[str(name)].annotation if str(name) in kind.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return ""
+        kind = inner
+    known = sorted(kind.model_fields)
+    if near := difflib.get_close_matches(str(wrong), known, 1):
+        return f"; did you mean {near[0]}?"
+    return f": there are {', '.join(known)}" if len(known) <= SHORT else ""

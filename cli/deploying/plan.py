@@ -27,18 +27,17 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from satchel.errors import RequestError
 from satchel.runtime.api.options import Options
 from satchel.runtime.placement.options import replica_range
 from satchel.runtime.ray.orders import LOCAL, EngineOrder, check_order, order_of
-from satchel.server.catalog import ModelTable
+from satchel.server.catalog import ModelTable, read_table
 
-T = TypeVar("T", bound=BaseModel)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 REFUSED = ("host", "engine-listen")  # of the front: the deployment sets them itself, or they are a model's
 
@@ -137,7 +136,7 @@ def read_plan(path: Path) -> Deployment:
         raise RequestError(f"{path}: {error.strerror}: expected a fleet's file") from None
     except ValueError as error:
         raise RequestError(f"{path}: no TOML: {error}") from None
-    tables = _checked(FileTables, given, f"{path}:")
+    tables = read_table(FileTables, given, f"{path}:")
     if not NAME.fullmatch(tables.fleet.name):
         raise RequestError(
             f"{path}: [fleet] name: expected letters, digits, dots and hyphens, got {tables.fleet.name!r:.70}"
@@ -162,7 +161,7 @@ def _model(where: Path, name: str, table: Mapping[str, Any], ray: str) -> ModelP
     here = f"{where}: [models.{name}]"
     if not NAME.fullmatch(name):
         raise RequestError(f"{here}: expected a name of letters, digits, dots and hyphens")
-    read = _checked(ModelTable, dict(table), here)
+    read = read_table(ModelTable, dict(table), here)
     try:
         options = read.options(Options(ray=ray, worker="process", slots=8))
         order = order_of(options, name, "", b"")
@@ -184,12 +183,3 @@ def _stamp(path: Path) -> list[int]:
     except OSError:
         return []
     return [found.st_size, found.st_mtime_ns]
-
-
-def _checked(kind: type[T], table: Mapping[str, Any], here: str) -> T:
-    try:
-        return kind.model_validate(table)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise RequestError(f"{here} {key}: {first['msg']}") from None
