@@ -55,7 +55,7 @@ def stop_listening(bound: socket.socket) -> None:
     if bound.fileno() < 0:
         return
     if hasattr(socket, "AF_UNIX") and bound.family == socket.AF_UNIX:
-        with suppress(OSError):  # somebody else has removed it
+        with suppress(OSError):  # another program has removed it
             Path(bound.getsockname()).unlink()
     bound.close()
 

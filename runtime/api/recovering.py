@@ -31,7 +31,7 @@ RECONNECT_NAME = "SATCHEL_DEVICE_RECONNECT_S"
 RECONNECT = 10.0  # seconds for which the host of a lost device is tried
 PAUSE = 0.2  # seconds between two tries
 
-_open: weakref.WeakSet[Requests] = weakref.WeakSet()  # services, each of which its own thread keeps alive
+_services: weakref.WeakSet[Requests] = weakref.WeakSet()  # each is kept alive by its own thread
 
 
 def reconnecting() -> Iterator[bool]:
@@ -88,7 +88,7 @@ class Recovering(ABC):
                 self._place_anew(old)
             if self._service is None or (old and old.gone):
                 self._service = self._start(old)
-                _open.add(self._service)
+                _services.add(self._service)
                 if self._dropped is not None:  # of a service whose device was lost, which has ended
                     self._dropped.detach()
                 self._dropped = weakref.finalize(self, close_apart, self._service)
@@ -191,5 +191,5 @@ def close_apart(service: Requests) -> None:
 @atexit.register
 def _close_all() -> None:
     """No thread may be in a kernel when the interpreter ends."""
-    for service in list(_open):
+    for service in list(_services):
         service.close()
