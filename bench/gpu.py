@@ -8,6 +8,7 @@
 Each runtime is a process of its own, one after another, on the same files. Random weights in a known model's
 shape (bench/make_shape.py) serve as well as real ones. A second table has many streams through Satchel's
 service and over HTTP (gpu_streams.py) beside the loop of `satchel bench` with the same sizes; 0: none.
+Exit code 1 where a row of Satchel's could not be measured.
 --capability: the GPU passes for one of this compute capability, for which the library must have images
 (SATCHEL_CUDA_LOWERED); llama.cpp has the whole card.
 """
@@ -118,6 +119,8 @@ def single(
     model: Path, runtimes: Runtimes, prompts: Sequence[int], answers: Sequence[int], depth: int
 ) -> Iterator[Speed]:
     """Prompt and decoding speeds of one sequence at this depth."""
+    if not prompts and not answers:
+        return
     words = [
         "-p",
         ",".join(map(str, prompts)) or "0",
@@ -224,6 +227,16 @@ def main() -> None:
         rows = [{"model": s.model, "test": s.test, "satchel": s.ours, "llama.cpp": s.theirs} for s in found]
         more = [asdict(one) for one in streams]
         asked.json.write_text(json.dumps({"heading": head[0], "rows": rows, "streams": more}, indent=1))
+    missing = [f"{s.test} of {s.model}" for s in found if not s.ours]
+    missing += [f"{one.streams} streams of {one.model}" for one in streams if not whole(one, asked)]
+    if missing:
+        sys.exit(f"gpu: not measured, for the reasons above: {', '.join(missing)}")
+
+
+def whole(one: StreamSpeed, asked: argparse.Namespace) -> bool:
+    """Whether all was measured that was asked for of so many streams."""
+    service, http = one.streams in asked.service, one.streams in asked.http
+    return bool(one.loop and (one.service or not service) and (one.http or not http))
 
 
 def rows_of(model: Path, runtimes: Runtimes, asked: argparse.Namespace) -> Iterator[Speed]:

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from satchel.errors import SatchelError
 from satchel.runtime.api.model import Model
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Launched
@@ -131,7 +133,13 @@ def main() -> None:
     parser.add_argument(
         "--deterministic", action="store_true", help="with kernels of which a row's bits depend on it alone"
     )
-    o = parser.parse_args()
+    try:
+        compare_all(parser.parse_args())
+    except SatchelError as error:
+        sys.exit(f"host_rows: {error}")
+
+
+def compare_all(o: argparse.Namespace) -> None:
     path, sizes = o.model or default_model(), {"slots": o.streams, "context": o.tokens + 16}
     with Model.load(path, device=o.device, deterministic=o.deterministic, **sizes) as model:
         order = Order(model)

@@ -73,3 +73,18 @@ def test_streams_are_measured_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -
     sizes = dict(zip(asked[1], asked[1][1:], strict=False))
     assert (sizes["-npp"], sizes["-ntg"]) == (str(gpu_streams.PROMPT), str(gpu_streams.ANSWER))
     assert sizes["-npl"] == "64,128" and "cuda:1" in asked[0] and "512" in asked[0]
+
+
+def test_what_could_not_be_measured_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for a file that is not there: the rows are named once more at the end."""
+    monkeypatch.setattr(gpu, "answer_of", lambda command, what: None)
+    words = "gpu.py m.gguf --pp 512 --tg 0 --depths 0 --batches 4 --service 64 --http 0"
+    monkeypatch.setattr("sys.argv", words.split())
+    with pytest.raises(SystemExit) as ended:
+        gpu.main()
+    assert ended.value.code == (
+        "gpu: not measured, for the reasons above: pp512 of m, tg64 x4 of m, 64 streams of m"
+    )
+    assert "| m | pp512 | 0 |" in capsys.readouterr().out
