@@ -11,7 +11,6 @@ variable wins over the file, a flag over both.
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Collection, Mapping
@@ -20,6 +19,7 @@ from typing import Any
 
 from satchel.cli.usage import CONFIG, UsageError
 from satchel.errors import RequestError
+from satchel.errors.spelling import did_you_mean
 
 DEFAULTS, MODELS, ALIASES = "defaults", "models", "aliases"
 Table = Mapping[str, Any]
@@ -59,9 +59,9 @@ def check_tables(path: Path, tables: Table, commands: Collection[str]) -> None:
     known = (*commands, DEFAULTS, MODELS, ALIASES)
     for name, table in tables.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean [{near[0]}]?" if near else f": there are {', '.join(known)}"
-            raise UsageError(f"{path}: nothing reads [{name}]{hint}")
+            hint = did_you_mean(name, known, "[{}]")
+            others = f"; {hint}" if hint else f": there are {', '.join(known)}"
+            raise UsageError(f"{path}: nothing reads [{name}]{others}")
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {name} is {table!r:.40}: expected a table [{name}]")
 
@@ -78,8 +78,8 @@ def defaults(command: str, parameters: Mapping[str, str], commands: Collection[s
     found = {parameters[k]: v for k, v in tables.get(DEFAULTS, {}).items() if k in parameters}
     for key, value in tables.get(command, {}).items():
         if key not in parameters:
-            near = difflib.get_close_matches(key, parameters, 1)
-            hint = f"; did you mean {near[0]}?" if near else f" (see `satchel {command} --help`)"
-            raise UsageError(f"{path}: [{command}] {key} is no option of this command{hint}")
+            hint = did_you_mean(key, parameters)
+            others = f"; {hint}" if hint else f" (see `satchel {command} --help`)"
+            raise UsageError(f"{path}: [{command}] {key} is no option of this command{others}")
         found[parameters[key]] = value
     return found

@@ -7,7 +7,6 @@ Only the chosen command's modules are imported, so that `satchel run` starts fas
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import os
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from satchel.cli.usage import CONFIG, UsageError
+from satchel.errors.spelling import closest, did_you_mean
 
 DONE, FAILED, USAGE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141
 HELP_ALL = "--help-all"
@@ -265,10 +265,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names: dict[str, list[str]] = {}
     for one in known:
         names.setdefault(bare(one), []).append(one)
-    found = difflib.get_close_matches(bare(name), names, 1)
-    if not found:
-        return ""
-    return f"; did you mean {difflib.get_close_matches(name, names[found[0]], 1, 0.0)[0]}?"
+    found = closest(bare(name), names)
+    return f"; {did_you_mean(name, names[found], least=0.0)}" if found else ""
 
 
 def bare(option: str) -> str:

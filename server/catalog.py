@@ -14,7 +14,6 @@ in the configuration file, and of the store.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from satchel.errors import RequestError
+from satchel.errors.spelling import did_you_mean
 from satchel.runtime.api.options import Options
 from satchel.runtime.option import options_of, with_values
 from satchel.runtime.speculation import Speculation
@@ -225,6 +225,6 @@ def _hint(kind: type[BaseModel], loc: Sequence[int | str]) -> str:
             return ""
         kind = inner
     known = sorted(kind.model_fields)
-    if near := difflib.get_close_matches(str(wrong), known, 1):
-        return f"; did you mean {near[0]}?"
+    if hint := did_you_mean(str(wrong), known):
+        return f"; {hint}"
     return f": there are {', '.join(known)}" if len(known) <= SHORT else ""

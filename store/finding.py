@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 from satchel.errors import ModelError, RequestError, SatchelError
+from satchel.errors.spelling import did_you_mean
 from satchel.formats.gguf.splits import NAME
 from satchel.store.hub import DEFAULT_QUANT
 from satchel.store.names import HubName, LocalName, OllamaName, WebName, parse
@@ -46,8 +46,8 @@ def nothing_found(text: str, entries: Iterable[StoredModel]) -> SatchelError:
     if text.lower().endswith(".gguf") or text.startswith(("/", "./", "../", "~", "\\")):
         return ModelError(f"{text}: can't be read: No such file or directory; check the path")
     known = [entry.name for entry in entries]
-    close = difflib.get_close_matches(text, [*known, *(_bare(n) for n in known)], 1)
-    hint = f"did you mean {close[0]}?" if close else "`satchel list` shows what there is"
+    names = (*known, *(_bare(n) for n in known))
+    hint = did_you_mean(text, names) or "`satchel list` shows what there is"
     return RequestError(f"{text[:120]!a}: no file and no model of that name; {hint}")
 
 

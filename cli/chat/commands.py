@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
 from satchel.cli.chat import slash  # registers the commands
 from satchel.cli.chat.registry import ALIASES, COMMANDS, find
 from satchel.cli.chat.session import Session
 from satchel.errors import RequestError
+from satchel.errors.spelling import did_you_mean
 
 __all__ = ["completions", "is_command", "obey", "slash", "wants_file"]
 
@@ -23,8 +23,8 @@ def obey(session: Session, text: str) -> None:
     rest_text = rest[0].strip() if rest else ""
     found = find(name)
     if found is None:
-        near = difflib.get_close_matches(name, [*COMMANDS, *ALIASES], 1)
-        hint = f"did you mean /{near[0]}?" if near else "see /help; // begins a message with a slash"
+        known = (*COMMANDS, *ALIASES)
+        hint = did_you_mean(name, known, "/{}") or "see /help; // begins a message with a slash"
         raise RequestError(f"no command /{name}; {hint}")
     if rest_text and not found.usage:
         raise RequestError(f"/{name} takes nothing after its name, got {rest_text[:40]!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from satchel.cli.chat.registry import COMMANDS, command
 from satchel.cli.chat.session import Session
 from satchel.cli.replies import SWITCHES
 from satchel.errors import RequestError
+from satchel.errors.spelling import did_you_mean
 
 Value = float | int | str | bool | None
 ON_OFF = {"on": True, "off": False, "true": True, "false": False}
@@ -102,8 +102,8 @@ def _set(session: Session, text: str) -> None:
         COMMANDS["system"].run(session, given)
         return
     if name not in SETTINGS and name not in OTHERS:
-        near = difflib.get_close_matches(name, [*SETTINGS, *OTHERS], 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join((*SETTINGS, *OTHERS))}"
+        known = (*SETTINGS, *OTHERS)
+        hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
         raise RequestError(f"no setting {name}; {hint}")
     old = _read(session, name)
     if not given:
