@@ -5,8 +5,6 @@ before it is used, and rows are copied by read calls, not through a mapping.
 from __future__ import annotations
 
 import json
-import os
-import stat
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -18,7 +16,6 @@ from satchel.errors import ModelError
 from satchel.formats.convert.stored import DTYPES, Array, Stored
 from satchel.formats.gguf.check import NUMBER_LIMIT, quote
 from satchel.formats.gguf.opened import open_file, unreadable
-from satchel.formats.gguf.read_at import read_at
 
 HEADER_LIMIT = 100_000_000  # bytes: the limit of the format
 DIMS_LIMIT = 8
@@ -31,10 +28,7 @@ class SafetensorsFile:
     def __init__(self, path: Path) -> None:
         self.path, self._file = path, open_file(path)
         try:
-            info = os.fstat(self._file.descriptor)
-            if not stat.S_ISREG(info.st_mode):
-                raise ModelError(f"{path}: expected a regular file; give a checkpoint's folder")
-            self.size = info.st_size
+            self.size = self._file.regular("a checkpoint's folder").st_size
             self.tensors = self._read_header()
         except OSError as error:
             self.close()
@@ -118,21 +112,8 @@ class SafetensorsFile:
         return np.frombuffer(raw, DTYPES[dtype]).reshape(last - first, *shape[1:])
 
     def _bytes(self, at: int, count: int) -> bytearray:
-        if self._file.descriptor < 0:
-            raise ValueError(f"{self.path}: closed")
         out = bytearray(count)
-        view, done = memoryview(out), 0
-        while done < count:
-            try:
-                got = read_at(self._file.descriptor, view[done:], at + done)
-            except OSError as error:
-                raise ModelError(
-                    f"{self.path}: byte {at + done}: can't be read: {error.strerror}; check the disk"
-                ) from None
-            if not got:
-                reason = f"expected data up to byte {at + count}, got the end at {at + done}"
-                raise ModelError(f"{self.path}: file: {reason}; don't write to a checkpoint in use")
-            done += got
+        self._file.read_into(at, memoryview(out), "don't write to a checkpoint in use")
         return out
 
 

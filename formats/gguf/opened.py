@@ -1,17 +1,27 @@
-"""Files passed as open descriptors: a sandboxed process that may not open files gets them from its parent."""
+"""Files that are open for reading. Some come as descriptors: a sandboxed process that may not open files gets
+them from its parent. Opening one never waits, and a range is read whole, or the error says why not.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 from satchel.errors import ModelError
+from satchel.formats.gguf.read_at import read_at
 
 # Do not wait for a FIFO's writer, do not acquire a controlling terminal, do not leak to child processes; on
 # Windows, do not translate line ends. Each flag is 0 where a system lacks it.
 NAMES = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT")
 OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in NAMES)
+KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a disk",
+}
 
 
 class OpenFile:
@@ -29,6 +39,34 @@ class OpenFile:
         if taken < 0:
             raise ValueError(f"{self.path}: it has no descriptor, or it was taken")
         return taken
+
+    def regular(self, give: str) -> os.stat_result:
+        """What the system knows of it. ModelError for what is no regular file; give: what to give instead.
+        OSError where the system does not say.
+        """
+        info = os.fstat(self.descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            kind = KINDS.get(stat.S_IFMT(info.st_mode), "a special file")
+            raise ModelError(f"{self.path}: expected a regular file, got {kind}; give {give}")
+        return info
+
+    def read_into(self, offset: int, out: memoryview, short: str) -> None:
+        """Fills `out` with the bytes from this offset on, by read calls: a file that shrinks meanwhile gives
+        ModelError, not SIGBUS. short: what to do where the file ends before.
+        """
+        if self.descriptor < 0:
+            raise ValueError(f"{self.path}: closed")
+        done = 0
+        while done < len(out):
+            try:
+                count = read_at(self.descriptor, out[done:], offset + done)
+            except OSError as error:
+                at = f"{self.path}: byte {offset + done}"
+                raise ModelError(f"{at}: can't be read: {error.strerror}; check the disk") from None
+            if not count:
+                reason = f"expected data up to byte {offset + len(out)}, got the end at {offset + done}"
+                raise ModelError(f"{self.path}: file: {reason}; {short}")
+            done += count
 
     def close(self) -> None:
         """Closes the descriptor where it has not been taken. Any thread may do so at any time."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +22,6 @@ from satchel.formats.gguf.cursor import TRUNCATED
 from satchel.formats.gguf.header import Header, TensorInfo, parse_header
 from satchel.formats.gguf.metadata import Metadata
 from satchel.formats.gguf.opened import OpenFile, open_file, unreadable
-from satchel.formats.gguf.read_at import read_at
 from satchel.formats.gguf.splits import list_parts, merge_headers, warn_of_name
 from satchel.formats.gguf.types import PLAIN_DTYPES, TENSOR_TYPES
 from satchel.formats.resource import Resource
@@ -45,11 +43,7 @@ class Part:
         self._file = OpenFile(path)
         try:
             self._file = OpenFile(path, file.take()) if isinstance(file, OpenFile) else open_file(file)
-            info = os.fstat(self._file.descriptor)
-            if not stat.S_ISREG(info.st_mode):
-                raise ModelError(
-                    f"{path}: expected a regular file, got {_kind(info.st_mode)}; give a GGUF file"
-                )
+            info = self._file.regular("a GGUF file")
             self.size, self.stamp = info.st_size, stamp_of(info)
             self.header: Header = parse_header(self._file.descriptor, path, self.size, index, judge)
             self.mmap = mmap.mmap(self._file.descriptor, self.size, access=mmap.ACCESS_READ)
@@ -103,22 +97,8 @@ class Part:
             raise ModelError(f"{self.path}: can't be read: {error.strerror}; check the disk") from None
 
     def read_into(self, offset: int, out: memoryview) -> None:
-        """Copies bytes of the file by read calls. A file that shrinks meanwhile gives
-        ModelError, not SIGBUS.
-        """
-        if self.closed:
-            raise ValueError(f"{self.path}: closed")
-        done = 0
-        while done < len(out):
-            try:
-                count = read_at(self._file.descriptor, out[done:], offset + done)
-            except OSError as error:
-                at = f"{self.path}: byte {offset + done}"
-                raise ModelError(f"{at}: can't be read: {error.strerror}; check the disk") from None
-            if not count:
-                reason = f"expected data up to byte {offset + len(out)}, got the end at {offset + done}"
-                raise ModelError(f"{self.path}: file: {reason}; {TRUNCATED}")
-            done += count
+        """Copies bytes of the file, as OpenFile does."""
+        self._file.read_into(offset, out, TRUNCATED)
 
     def forget(self, offset: int, nbytes: int) -> None:
         """Drops these bytes from the page cache where no process has them mapped; a later read goes to the
@@ -141,16 +121,6 @@ def stamp_of(info: os.stat_result) -> Stamp:
     but not ctime.
     """
     return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-
-
-def _kind(mode: int) -> str:
-    kinds = {
-        stat.S_IFDIR: "a directory",
-        stat.S_IFIFO: "a pipe",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a disk",
-    }
-    return kinds.get(stat.S_IFMT(mode), "a special file")
 
 
 class GGUF(Resource):
