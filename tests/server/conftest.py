@@ -17,7 +17,7 @@ from _pytest.runner import runtestprotocol
 from chat_model import MARKERS, TEMPLATE
 from loop_budget import BUDGET, RUNNING, Turns, timed
 from tiny_file import write_model
-from waiting import SECONDS, joined, task_stacks, until
+from waiting import SECONDS, joined, ready, task_stacks, until
 
 httpx = pytest.importorskip("httpx")
 uvicorn = pytest.importorskip("uvicorn")
@@ -50,7 +50,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def serving(paths: list[Path], options: Options, settings: ServerSettings) -> Iterator[str]:
-    """Runs a server in a thread; yields its address."""
+    """Runs a server in a thread; yields its address once its models are loaded."""
     catalog = catalog_of({p.stem: p for p in paths}, {}, options, 0, None)
     with serving_catalog(catalog, settings) as address:
         yield address
@@ -81,8 +81,10 @@ def _running(server: uvicorn.Server, bound: socket.socket, turns: Turns) -> Iter
         until(lambda: server.started or not thread.is_alive(), "the server's start")
         if not server.started:
             raise AssertionError("the server's thread ended before it began to answer: see its log above")
+        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        ready(address)  # a page that is opened while a model is loaded says so, and asks again
         turns.clear()
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        yield address
     finally:
         server.should_exit = True
         try:
@@ -198,7 +200,6 @@ def engine_gone(monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     with serving([default_model()], Options(slots=4), ServerSettings(port=0)) as address:
-        until(lambda: httpx.get(f"{address}/readyz").is_success, "the model's load")
         yield address
 
 

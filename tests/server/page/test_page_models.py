@@ -46,8 +46,8 @@ def at(hub: hub_server.Hub, tiny: Path, serving_of: Any) -> Iterator[str]:
 
 @pytest.fixture
 def tab(at: str, open_page: Callable[..., Any]) -> Any:
-    """The page with its models open. The first of them may still be loading, or fail to load."""
-    return opened(open_page(at, expected="the server responded with a status of 50").tab)
+    """The page with its models open, of which one fails to load."""
+    return opened(open_page(at, expected="the server responded with a status of 500").tab)
 
 
 def listed(tab: Any, name: str) -> Any:
