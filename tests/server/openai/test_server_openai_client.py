@@ -59,7 +59,9 @@ def test_a_chat_is_the_same_whole_and_streamed(client: OpenAI) -> None:
 
 
 def test_only_the_first_delta_has_a_role(client: OpenAI) -> None:
-    stream = client.chat.completions.create(model=MODEL, messages=WHO, max_tokens=3, stream=True)
+    stream = client.chat.completions.create(
+        model=MODEL, messages=WHO, max_tokens=3, temperature=0, stream=True
+    )
     assert [bool(chunk.choices[0].delta.role) for chunk in stream][:3] == [True, False, False]
 
 
@@ -85,9 +87,10 @@ def test_an_answer_is_parsed_into_the_callers_class(client: OpenAI) -> None:
         "type": "json_schema",
         "json_schema": {"name": "n", "schema": {"type": "integer", "minimum": 0, "maximum": 9}},
     }
-    plain = client.chat.completions.create(model=MODEL, messages=WHO, response_format=schema, max_tokens=5)
+    asked = {"model": MODEL, "messages": WHO, "temperature": 0}
+    plain = client.chat.completions.create(**asked, response_format=schema, max_tokens=5)
     assert 0 <= int(plain.choices[0].message.content) <= 9
-    found = client.chat.completions.parse(model=MODEL, messages=WHO, response_format=Number, max_tokens=60)
+    found = client.chat.completions.parse(**asked, response_format=Number, max_tokens=60)
     assert isinstance(found.choices[0].message.parsed, Number)
 
 
@@ -230,7 +233,8 @@ def test_a_response_calls_tools(client: OpenAI) -> None:
 
 
 def test_a_response_keeps_to_a_schema(client: OpenAI) -> None:
-    found = client.responses.parse(model=MODEL, input="A number", text_format=Number, max_output_tokens=60)
+    asked = {"model": MODEL, "input": "A number", "temperature": 0}
+    found = client.responses.parse(**asked, text_format=Number, max_output_tokens=60)
     assert isinstance(found.output_parsed, Number)
 
 
