@@ -167,7 +167,7 @@ const gpu_packing *gpu_packing_of(const hal_device *, uint32_t format); /* NULL:
 uint64_t gpu_packed(hal_device *, uint32_t format, int64_t stack, int64_t rows, int64_t columns);
 int gpu_pack(hal_buffer *, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
              const void *);
-int gpu_pin(hal_device *, const void *host, uint64_t size);
+int gpu_pin(hal_device *, const void *host, uint64_t size, int writable);
 int gpu_unpin(hal_device *, const void *host);
 int gpu_kernels(hal_device *, const hal_plan *, uint32_t step, char *names, uint32_t most);
 int gpu_add_kernel(hal_device *, const char *image, const char *entry, uint32_t *kernel);

@@ -157,11 +157,16 @@ static int give_input(hal_device *d) {
     return code;
 }
 
-/* Sends bytes to the device on `main`, after all steps so far, and not behind weights that are on their way: one half of the
- * staging memory is filled while the other is sent. The lock is held. */
+/* Sends bytes to the device on `main`, after all steps so far, and not behind weights that are on their way: what is page-locked
+ * from where it lies; otherwise one half of the staging memory is filled while the other is sent. The bytes are read when this
+ * returns. The lock is held. */
 static int send_in_order(hal_device *d, gpu_address to, const uint8_t *from, uint64_t size) {
     enum { HALF = GPU_PIECE / 2 };
     int code = gpu_settle(d), half = 0;
+    if (!code && is_pinned(d, from, size)) {
+        code = gpu_check(d, d->api.write(to, from, size, d->main), "sending bytes");
+        return code ? code : gpu_check(d, d->api.finish(d->main), "sending bytes");
+    }
     if (!code)
         code = give_input(d);
     if (!code)
@@ -326,7 +331,7 @@ int gpu_pack(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, in
     return code;
 }
 
-int gpu_pin(hal_device *d, const void *host, uint64_t size) {
+int gpu_pin(hal_device *d, const void *host, uint64_t size, int writable) {
     enum { READ_ONLY = 8 /* of CU_MEMHOSTREGISTER and hipHostRegister */ };
     gpu_pinned *more;
     int code;
@@ -338,7 +343,8 @@ int gpu_pin(hal_device *d, const void *host, uint64_t size) {
         code = hal_fail(HAL_E_MEMORY, "no memory for a list");
     } else {
         d->pinned = more;
-        code = gpu_check(d, d->api.pin((void *)(uintptr_t)host, size, READ_ONLY), "locking pages of host memory");
+        code = gpu_check(d, d->api.pin((void *)(uintptr_t)host, size, writable ? 0 : READ_ONLY),
+                         "locking pages of host memory");
         if (!code)
             more[d->n_pinned++] = (gpu_pinned){host, size};
     }

@@ -168,7 +168,9 @@ typedef struct {
     int (*write)(hal_buffer *, uint64_t offset, const void *from, uint64_t size);
     int (*read)(hal_buffer *, uint64_t offset, void *to, uint64_t size);
     int (*copy)(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uint64_t from_offset,
-                uint64_t size);                                     /* optional */
+                uint64_t size); /* optional */
+    /* optional: where the buffer's bytes lie in host memory, until free() */
+    void *(*host)(hal_buffer *);
     int (*supports)(hal_device *, const hal_plan *, uint32_t step); /* 1: yes */
     int (*compile)(hal_device *, const hal_plan *, hal_buffer *const *buffers, hal_exec **);
     int (*run)(hal_exec *, const void *step_block, uint64_t size); /* may return before the work is done */
@@ -181,10 +183,11 @@ typedef struct {
     uint64_t (*packed)(hal_device *, uint32_t format, int64_t stack, int64_t rows, int64_t columns);
     int (*pack)(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
                 const void *from);
-    /* optional, both or none: page-locks whole pages of host memory, read-only ones too. write() and pack() send what lies
-     * there without copying it first, and may return before it is read: the memory must stay mapped until unpin(), which waits
-     * for that. HAL_E_DEVICE, HAL_E_MEMORY: the driver does not lock these pages. */
-    int (*pin)(hal_device *, const void *host, uint64_t size);
+    /* optional, both or none: page-locks whole pages of host memory; writable 0: those that this process may not write, too. write()
+     * and pack() send what lies there without copying it first; of WEIGHT and PREFETCH buffers they may return before it is read:
+     * the memory must stay mapped until unpin(), which waits for that. read() brings bytes to writable ones directly.
+     * HAL_E_DEVICE, HAL_E_MEMORY: the driver does not lock these pages. */
+    int (*pin)(hal_device *, const void *host, uint64_t size, int writable);
     int (*unpin)(hal_device *, const void *host);
     /* optional: nanoseconds of each step, summed since compile(); the device must be opened with HAL_PROFILE */
     int (*times)(hal_exec *, uint64_t *ns, uint32_t n_steps);

@@ -215,14 +215,16 @@ class Device(Resource):
     def can_pin(self) -> bool:
         return bool(self.backend.table.pin)
 
-    def pin(self, memory: Any, start: int, size: int) -> PinnedMemory:
+    def pin(self, memory: Any, start: int, size: int, writable: bool = False) -> PinnedMemory:
         """Page-locks bytes of host memory (anything with a buffer): until close(), buffers are written from
-        where it lies. Raises DeviceError where the driver does not lock these pages.
+        where it lies, and read to where it lies if it is writable. Raises DeviceError where the driver does
+        not lock these pages.
         """
         if not self.can_pin:
             raise DeviceError(f"{self.name}: it locks no host memory")
         view = cext.ffi.from_buffer("uint8_t[]", memory)
-        self.check(self.backend.table.pin(self.handle, view + start, size), "host memory cannot be locked")
+        code = self.backend.table.pin(self.handle, view + start, size, writable)
+        self.check(code, "host memory cannot be locked")
         return self._adopt(PinnedMemory(self, view + start, view))
 
     def packed(self, format: int, stack: int, rows: int, columns: int) -> int:
@@ -312,6 +314,14 @@ class Buffer:
     def __init__(self, device: Device, handle: Any, size: int, keep: Any) -> None:
         self.device, self.handle, self.size, self._keep = device, handle, size, keep
         self._table = device.backend.table
+
+    @property
+    def memory(self) -> Array | None:
+        """Its bytes (uint8) where they lie in host memory, until close(); None: they lie elsewhere."""
+        if not self._table.host:
+            return None
+        at = cext.ffi.buffer(self._table.host(self.handle), self.size)
+        return np.frombuffer(at, np.uint8)
 
     def write(self, offset: int, data: Any) -> None:
         """Copies bytes (anything with a buffer) to the offset."""

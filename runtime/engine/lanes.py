@@ -105,6 +105,9 @@ class LaneProgram(Program):
         self._early = {t: np.empty(t.rows * t.stride, np.uint8) for s in plan.segments for t in s.transfers}
         self._leaving = _leaving(plan)
 
+    def _on_host(self, t: DeviceTransfer) -> None:
+        """Stages work at the same time: no value goes where the stage before may still read."""
+
     def run_at_once(self, size: int) -> None:
         self._reset()
         self._size_sampling(size)

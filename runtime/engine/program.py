@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
+from mmap import PAGESIZE
 from types import MappingProxyType
 
 import numpy as np
@@ -23,18 +24,21 @@ from satchel.runtime.device.device import (
     Buffer,
     Device,
     Exec,
+    PinnedMemory,
     pointer,
 )
 from satchel.runtime.device.group import GroupDevice, GroupExec
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.engine.group_check import GroupCheck
 from satchel.runtime.graph import Array, Dim
+from satchel.runtime.log import LOG
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan, Segment
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.weights.residency import StepWeights
 
 NO_GROUPS: Mapping[str, GroupDevice] = MappingProxyType({})
+LOCKED = 1 << 20  # bytes of values that cross devices from which on their pages are locked
 
 
 class DeviceMemory:
@@ -116,7 +120,9 @@ class Program:
             self._execs.append((exec, segment.transfers, segment.device))
         self.device, self.seconds = self._execs[0][2], dict[str, float]()
         crossing = [t for s in plan.segments for t in s.transfers]
-        largest = max((t.rows * t.stride for t in crossing if t.before < 0), default=0)
+        self._host = {t: found for t in crossing if t.before < 0 and (found := self._on_host(t))}
+        copied = [t for t in crossing if t.before < 0 and t not in self._host]
+        largest = max((t.rows * t.stride for t in copied), default=0)
         self._bounce = np.empty(largest, np.uint8)
         self._early = {t: np.empty(t.rows * t.stride, np.uint8) for t in crossing if t.before >= 0}
         firsts = [segment.steps[0].op for segment in plan.segments]
@@ -130,6 +136,7 @@ class Program:
         self.weight_bytes, self.n_steps = plan.weight_bytes, plan.n_steps
         keeps = any(name == KEPT for _, name in self._own)
         self._check = GroupCheck(plan, self._own) if keeps else None
+        self._locked = list(self._lock(memory))
 
     def _compiled(
         self, segment: Segment, memory: Mapping[str, DeviceMemory], groups: Mapping[str, GroupDevice]
@@ -175,6 +182,38 @@ class Program:
                 buffer.write(0, self.plan.consts[device])
             self._own[device, name] = buffer
         return self._own[device, name]
+
+    def _on_host(self, t: DeviceTransfer) -> tuple[str, Array] | None:
+        """The device of a transfer whose buffer lies in host memory, and the value's place there: its other
+        devices copy from and to that place. None where none does.
+        """
+        for device, (name, at) in ((t.source, t.source_at), *t.targets):
+            memory = self._own[device, name].memory
+            if memory is not None:
+                return device, memory[at : at + t.rows * t.stride]
+        return None
+
+    def _lock(self, memory: Mapping[str, DeviceMemory]) -> Iterator[PinnedMemory]:
+        """Locks the pages of values that cross, for the first device that copies from such pages itself."""
+        device = next((m.device for m in memory.values() if m.device.can_pin), None)
+        if device is None:
+            return
+        places = dict.fromkeys(
+            (name, at[0])
+            for t, (name, _) in self._host.items()
+            for holder, at in ((t.source, t.source_at), *t.targets)
+            if holder == name
+        )
+        for place in places:
+            found, size = self._own[place].memory, self._own[place].size
+            if found is None or size < LOCKED:
+                continue
+            try:
+                yield device.pin(found, 0, -(-size // PAGESIZE) * PAGESIZE, writable=True)
+            except DeviceLost:
+                raise
+            except DeviceError as error:
+                LOG.warning("values between %s and %s are copied twice: %s", place[0], device.name, error)
 
     def run(self, between: Callable[[], int] | None = None) -> None:
         """Runs one step on the current fields. between: called before the segment that waits for the host; it
@@ -277,12 +316,18 @@ class Program:
     def _crossing(self, t: DeviceTransfer) -> Array:
         """Host staging memory of a transfer in this step."""
         rows = t.rows if t.count < 0 else int(self.counts[t.count])
-        return self._early.get(t, self._bounce)[: rows * t.stride]
+        memory = self._host[t][1] if t in self._host else self._early.get(t, self._bounce)
+        return memory[: rows * t.stride]
 
     def _fetch(self, t: DeviceTransfer) -> None:
         bounce = self._crossing(t)
         if bounce.size:
             self._done(t.source)
+            holder = self._host[t][0] if t in self._host else ""
+            if holder == t.source:
+                return
+            if holder:
+                self._done(holder)
             with self._timed(t.source):
                 self._own[t.source, t.source_at[0]].read_into(t.source_at[1], bounce)
 
@@ -294,6 +339,8 @@ class Program:
             picked(t.picks, bounce.view(np.int32).reshape(-1, t.stride // 4))
         for target, (buffer, at) in t.targets if bounce.size else ():
             self._done(target)
+            if t in self._host and self._host[t][0] == target:
+                continue
             with self._timed(target):
                 self._own[target, buffer].write(at, bounce)
 
@@ -354,6 +401,8 @@ class Program:
         wait([*self._begun.values()])
         for exec, _, _ in self._execs:
             exec.close()
+        for pages in self._locked:
+            pages.close()
         for buffer in self._own.values():
             buffer.close()
 

@@ -311,6 +311,10 @@ class NetBuffer(Buffer):
     def __init__(self, device: NetDevice, handle: Any, size: int) -> None:
         self.device, self.handle, self.size = device, handle, size
 
+    @property
+    def memory(self) -> None:
+        return None
+
     def write(self, offset: int, data: Any) -> None:
         """Sends the bytes, and does not wait."""
         given = memoryview(data)

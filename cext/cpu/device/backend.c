@@ -13,7 +13,7 @@
 #include "weights/panel.h"
 #include "size.h"
 
-enum { LARGE_PAGE = 2 << 20, ALIGN = 64, MAX_THREADS = 1024 };
+enum { LARGE_PAGE = 2 << 20, OWN_PAGES = 1 << 16, ALIGN = 64, MAX_THREADS = 1024 };
 
 static int score(void) {
     return 1;
@@ -119,15 +119,20 @@ static int new_buffer(hal_device *d, const hal_buffer *made, hal_buffer **out) {
 }
 
 /* Uses calloc, not an aligned allocation: the system gives zeroed pages lazily. Weights request huge pages: with small ones a
- * core spends a quarter of its memory read time on TLB misses. */
+ * core spends a quarter of its memory read time on TLB misses. Values that cross devices have pages of their own, which the other
+ * device may lock. */
 static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
     int large = desc->usage == HAL_WEIGHT && desc->size >= 2 * LARGE_PAGE;
-    uint64_t least = large ? LARGE_PAGE : ALIGN, align = desc->align > least ? desc->align : least;
+    uint64_t least = large                     ? LARGE_PAGE
+                     : desc->usage == HAL_LINK ? OWN_PAGES
+                                               : ALIGN,
+             align = desc->align > least ? desc->align : least, room;
     hal_buffer made = {.size = desc->size, .is_arena = desc->usage == HAL_ARENA};
     int code;
     if (align & (align - 1))
         return hal_fail(HAL_E_INVALID, "buffer: align is %llu, no power of two", (unsigned long long)align);
-    if (desc->size > SIZE_MAX - align || !(made.owned = calloc(1, desc->size + align)))
+    room = desc->usage == HAL_LINK ? OWN_PAGES + align : align;
+    if (desc->size > SIZE_MAX - room || !(made.owned = calloc(1, desc->size + room)))
         return hal_fail(HAL_E_MEMORY, "cannot reserve %llu bytes", (unsigned long long)desc->size);
     made.data = (uint8_t *)(((uintptr_t)made.owned + align - 1) & ~(uintptr_t)(align - 1));
     if (large)
@@ -185,6 +190,10 @@ static int copy_buffer(hal_buffer *to, uint64_t to_offset, hal_buffer *from, uin
     return code;
 }
 
+static void *host_memory(hal_buffer *b) {
+    return b->data;
+}
+
 static uint64_t packed(hal_device *d, uint32_t format, int64_t stack, int64_t rows, int64_t columns) {
     uint64_t bytes = panel_stack_bytes(panel_format_find(format), stack, rows, columns);
     (void)d;
@@ -211,6 +220,7 @@ static const hal_backend backend = {
     .write = write_buffer,
     .read = read_buffer,
     .copy = copy_buffer,
+    .host = host_memory,
     .supports = cpu_supports,
     .compile = cpu_compile,
     .run = cpu_run,

@@ -11,7 +11,7 @@ import pytest
 from devices import opened
 
 from satchel.errors import DeviceError
-from satchel.runtime.device.device import PREFETCH, STATE, WEIGHT, Device
+from satchel.runtime.device.device import LINK, PREFETCH, STATE, WEIGHT, Device
 from satchel.runtime.device.libraries import libraries
 
 HAVE = {found.name for found in libraries() if not found.reason}
@@ -64,3 +64,38 @@ def test_locked_memory_is_sent_from_where_it_lies(device: Device) -> None:
         data[:] = 0
         buffer.read_into(0, out)
         assert out[PAGESIZE : PIECE + PAGESIZE].any()
+
+
+def test_locked_memory_is_read_to_where_it_lies(device: Device) -> None:
+    if not device.can_pin:
+        return
+    data = np.random.default_rng(2).integers(0, 256, PIECE + 2 * PAGESIZE, np.uint8)
+    there = np.zeros(data.nbytes + 2 * PAGESIZE, np.uint8)
+    start = -there.ctypes.data % PAGESIZE
+    here, out = there[start : start + data.nbytes], np.empty_like(data)
+    with closing(device.alloc(data.nbytes, STATE)) as buffer:
+        with closing(device.pin(there, start, data.nbytes, writable=True)):
+            buffer.write(0, data)
+            buffer.read_into(0, here)
+            assert np.array_equal(here, data)
+            here[:] = ~data
+            buffer.write(0, here)
+            here[:] = 0  # the bytes have been read by then
+        buffer.read_into(0, out)
+        assert np.array_equal(out, ~data)
+
+
+def test_the_hosts_memory_is_seen_where_it_lies(device: Device) -> None:
+    with closing(device.alloc(5 * PAGESIZE + 3, LINK)) as buffer:
+        memory = buffer.memory
+        if device.name != "cpu":
+            assert memory is None
+            return
+        assert memory is not None and memory.size == 5 * PAGESIZE + 3
+        assert memory.ctypes.data % PAGESIZE == 0  # on pages of its own
+        buffer.write(7, np.arange(9, dtype=np.uint8))
+        assert memory[7:16].tolist() == list(range(9)) and not memory[16:].any()
+        memory[-1] = 5
+        last = np.empty(1, np.uint8)
+        buffer.read_into(memory.size - 1, last)
+        assert last[0] == 5

@@ -2,6 +2,8 @@
 
 import gc
 from dataclasses import replace
+from mmap import PAGESIZE
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +13,9 @@ from devices import skip_without
 from tiny_grown import SPECS
 
 from satchel.errors import DeviceError, RequestError
-from satchel.runtime.device.device import STATE
+from satchel.runtime.device.device import STATE, Buffer, Device, PinnedMemory
 from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.engine import program
 from satchel.runtime.engine.batch_entry import LAST, BatchEntry
 from satchel.runtime.engine.engine import (
     Engine,
@@ -224,6 +227,64 @@ def test_layers_on_two_devices_give_the_same(arch: str, ids: list[int]) -> None:
     tokens += [two.step([BatchEntry(1, [LAST], GREEDY)])[0] for _ in range(5)]
     assert tokens[0] == int(wanted[-1].argmax()) and len(tokens) == 6
     two.close()
+
+
+@pytest.mark.skipif(len(BACKENDS) < 2, reason="needs the cpu and the remote backend")
+def test_what_crosses_is_in_the_hosts_memory_once(ids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other device copies to and from where the host's plan has it."""
+    devices = [find_backend(n).open(threads=1) for n in ("cpu", "remote")]
+    engine = tiny.engine(
+        "llama",
+        tiny.weights("llama", "q8_0"),
+        CACHE,
+        *devices,
+        wanted=lambda node: "remote" if node.name in ("blk.0", "output") else "cpu",
+    )
+    wanted = engine.logits([BatchEntry(0, ids)])
+    engine.rewind(0, 0)
+    written, write = list[str](), Buffer.write
+
+    def noted(self: Buffer, offset: int, data: Any) -> None:
+        written.append(self.device.name)
+        write(self, offset, data)
+
+    monkeypatch.setattr(Buffer, "write", noted)
+    assert engine.logits([BatchEntry(0, ids)]).tobytes() == wanted.tobytes()
+    assert set(written) == {"remote"}
+    engine.close()
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_the_pages_of_what_crosses_are_locked(
+    locks: bool, ids: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    skip_without("emulated")
+    pinned, pin = list[int](), Device.pin
+
+    def noted(self: Device, memory: Any, start: int, size: int, writable: bool = False) -> PinnedMemory:
+        if not locks:
+            raise DeviceError("the driver has no pages left")
+        assert writable and start == 0 and size % PAGESIZE == 0
+        pinned.append(size)
+        return pin(self, memory, start, size, writable)
+
+    monkeypatch.setattr(Device, "pin", noted)
+    found = []
+    for least in (1 << 40, 1):
+        monkeypatch.setattr(program, "LOCKED", least)
+        devices = [find_backend(n).open(threads=1) for n in ("cpu", "emulated")]
+        engine = tiny.engine(
+            "llama",
+            tiny.weights("llama", "q8_0"),
+            CACHE,
+            *devices,
+            wanted=lambda node: "emulated" if node.name in ("blk.0", "output") else "cpu",
+        )
+        found.append(engine.logits([BatchEntry(0, ids)]).tobytes())
+        assert bool(pinned) == (locks and least == 1)
+        engine.close()
+    assert found[0] == found[1]
+    assert ("values between cpu and emulated are copied twice" in caplog.text) == (not locks)
 
 
 def test_the_null_backend_runs_everything() -> None:
