@@ -168,7 +168,8 @@ def prefetch_seconds(
         mine = max(here.layer[1] * macs, here.layer[0] * read)
         sending, computing = _held(sizes, plan.device, tensors) / link, there.layer[1] * macs
         if placement.label(label) == placement.first:
-            crossing = 2 * (here.latency + there.latency) + n * _crossing(sizes) / there.link
+            locked = max(there.link, there.direct)  # what crosses lies in locked pages where there are any
+            crossing = 2 * (here.latency + there.latency) + n * _crossing(sizes) / locked
             computing += crossing + 2 * there.start + ATTENTION * mine
         own += mine
         prefetched += max(sending, computing) if plan.pinned else sending + computing

@@ -1,11 +1,12 @@
 """Weight prefetch: for steps of many tokens, a GPU computes with weights that are on the CPU: of the CPU's
 own layers, whose keys, values and attention stay there, and of experts of the GPU's own layers. A layer's
-weights are sent while the layer before it runs, into one of three buffers.
+weights are sent while the layer before it runs, into one of two buffers.
 
 A layer's segment runs after its weights have arrived, and weights are sent to a buffer after the segment that
 read it: the device waits for both (HAL_PREFETCH of hal.h), so the host goes ahead. Where there is memory for
-it the file's pages are locked, and the device copies from them at the speed of its link; otherwise a thread
-copies them into staging memory first.
+it the file's pages are locked, and the device copies from them at the speed of its link: the next layer's
+copies are queued before a layer begins, because the host then waits for that layer's values. Otherwise a
+thread copies the weights into staging memory first.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from satchel.runtime.weights.packing import PackedWeight, Places
 from satchel.runtime.weights.residency import Over, PackedOn, Residency, StepWeights, Targets, WeightsOn
 from satchel.runtime.weights.weights import DeviceWeights, aligned, write_weight
 
-SLOTS = 3  # buffers: one being read, one being filled, one that may still be read
+SLOTS = 2  # buffers: one being read, one being filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +160,24 @@ class WeightPrefetcher(Over):
         if label not in self.plan.layers:
             return
         at = self._order.index(label)
-        self._send(at)
         try:
-            self._coming[label].result()
+            self._send(at)
+            if label in self._coming:
+                self._coming[label].result()
+            if at + 1 < len(self._order):
+                self._send(at + 1)
         except BaseException:
             self._filled.clear()  # the buffers' contents are unknown
             raise
-        if at + 1 < len(self._order):
-            self._send(at + 1)
 
     def _send(self, at: int) -> None:
         slot, label = at % SLOTS, self._order[at]
-        if self._filled.get(slot) != label:
-            self._filled[slot] = label
+        if self._filled.get(slot) == label:
+            return
+        self._filled[slot] = label
+        if self._pinned:
+            self._fill(label)  # it only queues copies
+        else:
             self._coming[label] = self._pool.submit(self._fill, label)
 
     def _fill(self, label: str) -> None:

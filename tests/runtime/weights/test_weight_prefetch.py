@@ -180,10 +180,12 @@ def test_pages_that_cannot_be_locked_are_copied(
     with Model.load(files["experts"], device="emulated", prefetch_weights="off", **EXPERTS) as model:
         expected = model.logits(ids)
 
-    def second_fails(self: Device, memory: Any, start: int, size: int) -> PinnedMemory:
+    def second_fails(
+        self: Device, memory: Any, start: int, size: int, writable: bool = False
+    ) -> PinnedMemory:
         if start:
             raise DeviceError("the driver has no pages left")
-        return pin(self, memory, start, size)
+        return pin(self, memory, start, size, writable)
 
     monkeypatch.setattr(Device, "pin", second_fails)
     monkeypatch.setattr(
@@ -193,6 +195,35 @@ def test_pages_that_cannot_be_locked_are_copied(
         assert isinstance(model.engine.residency, WeightPrefetcher) and not model.engine.residency._pinned
         error = np.square(model.logits(ids) - expected).sum() / np.square(expected).sum()
     assert error < 1e-3 and "the driver has no pages left" in caplog.text
+
+
+def test_the_next_layer_is_queued_before_a_layer_begins(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host waits for what the layer computes, and could not queue the next one's copies meanwhile."""
+    if "emulated" not in HAVE:
+        pytest.skip("needs the backend emulated")
+    filled, begun = list[str](), list[str]()
+    fill, enter = WeightPrefetcher._fill, WeightPrefetcher.enter
+
+    def noted(self: WeightPrefetcher, label: str) -> None:
+        fill(self, label)
+        filled.append(label)
+
+    def entered(self: WeightPrefetcher, label: str) -> None:
+        enter(self, label)
+        if label in self.plan.layers:
+            begun.append(label)
+            following = list(self.plan.layers)[: list(self.plan.layers).index(label) + 2]
+            assert filled == following
+
+    monkeypatch.setattr(WeightPrefetcher, "_fill", noted)
+    monkeypatch.setattr(WeightPrefetcher, "enter", entered)
+    with Model.load(files["experts"], device="emulated", prefetch_weights="on", **EXPERTS) as model:
+        prefetcher = model.engine.residency
+        assert isinstance(prefetcher, WeightPrefetcher) and prefetcher._pinned
+        model.logits(IDS[:LEAST])
+        assert list(dict.fromkeys(begun)) == filled == list(prefetcher.plan.layers)
 
 
 def test_the_pages_of_all_prefetched_weights_are_locked_once(files: dict[str, Path]) -> None:
