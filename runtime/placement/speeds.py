@@ -2,8 +2,9 @@
 the user's cache folder.
 
 The layers have the model's shapes and formats and run through its own plans, so the time includes fused steps
-and attention. There are enough of them to exceed the processor's cache. Two numbers of layers are run: the
-difference is the layers' time, the rest is the fixed start of a device's turn.
+and attention. Before each step of one token on the host other memory goes through the processor's caches, for
+a model's weights are not in them either. Two numbers of layers are run: the difference is the layers' time,
+the rest is the fixed start of a device's turn.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from satchel.runtime.engine.engine import Engine
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.layers.arch import Cache, HParams, find_arch
 from satchel.runtime.net.device import NetDevice
-from satchel.runtime.placement.devices import open_one
+from satchel.runtime.placement.devices import apart, open_one
 from satchel.runtime.placement.options import read_size
 from satchel.runtime.placement.predict import PROMPT, Speed
 from satchel.runtime.sampling import Sampling
@@ -44,15 +45,17 @@ from satchel.runtime.weights.streamed import layer_number
 from satchel.runtime.weights.there import model_of
 from satchel.runtime.weights.weights import FileWeights
 
-ENOUGH, MOST = 192 << 20, 2 << 30  # least and most bytes of layers that are run
-CACHES = 4  # size of the layers, in processor caches
-VERSION = 4  # of the measurement; another version is measured again
+ENOUGH = 192 << 20  # bytes that a token reads of the layers that are run, at least
+MOST = 2 << 30  # bytes of these layers, at most
+CACHES = 2  # what goes through the processor's caches before a step, in their sizes
+VERSION = 5  # of the measurement; another version is measured again
 SHARED = "attention.shared_kv_layers"  # so many of the last layers have no keys and values of their own
 # Tensors of no layer of which a side has numbers for each: that side.
 PER_LAYER = {"per_layer_token_embd.weight": 1, "per_layer_model_proj.weight": 0}
 FEWER = 3  # ratio of the two numbers of layers
 ROWS = 16  # distinct rows of a random matrix
 ROUTER = "ffn_gate_inp.weight"  # its rows are all distinct, so that tokens choose different experts
+EMBEDDINGS = "token_embd.weight"  # no two tokens of a prompt are the same, for the same reason
 LINK = 32 << 20  # bytes of the timed copy
 DECODES, PROMPTS = 9, 3  # timed steps; their median counts
 GREEDY = Sampling(temperature=0.0)
@@ -145,7 +148,7 @@ class _MadeUp(Mapping[str, Array]):
         type = self.types[name]
         sizes = [d for d in type.shape if isinstance(d, int)]
         count = int(np.prod(sizes[:-1]))
-        distinct = count if name.endswith(ROUTER) else ROWS
+        distinct = count if name.endswith(ROUTER) else PROMPT if name == EMBEDDINGS else ROWS
         rows = self._some(type, distinct, sizes[-1]).reshape(-1).view(np.uint8)
         blocks = np.resize(rows, rows.size // distinct * count).view(FORMATS[type.format].dtype)
         return blocks.reshape(*sizes[:-1], -1)
@@ -246,23 +249,31 @@ def _mixture(gguf: GGUF) -> tuple[int, int]:
 
 
 def _layers(gguf: GGUF) -> int:
-    """Number of layers to run, with experts among them where the model has any."""
+    """Number of layers to run, with experts among them where the model has any: at least FEWER, and so many
+    that a token reads ENOUGH of them, as far as all of them are not more than MOST.
+    """
     name = gguf.metadata.get_str("general.architecture")
     hp = HParams(gguf.metadata, name)
     whole, shared = hp.uint("block_count", high=512), hp.uint(SHARED, 0, low=0)
-    inner = sum(info.nbytes for n, info in gguf.tensors.items() if n.startswith("blk."))
-    enough = min(MOST, max(ENOUGH, CACHES * _processor_cache()))
+    inner = {n: info.nbytes for n, info in gguf.tensors.items() if n.startswith("blk.")}
+    size, experts = sum(inner.values()), sum(n for name, n in inner.items() if "_exps." in name)
+    unread = experts - experts * hp.uint("expert_used_count") // hp.uint("expert_count") if experts else 0
     start, period = _mixture(gguf)
-    wanted = period * -(-enough * whole // max(1, inner) // period)
+
+    def layers_of(enough: int, of: int) -> int:
+        return period * -(-enough * whole // max(1, of) // period)
+
+    wanted = min(max(FEWER * period, layers_of(ENOUGH, size - unread)), layers_of(MOST, size))
     return max(1, min(wanted, whole - shared - start))
 
 
-def _processor_cache() -> int:
-    """Bytes of this processor's last-level cache; 0 if unknown."""
-    try:
-        return read_size(Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text())
-    except (OSError, RequestError):
-        return 0
+def processor_caches(cpus: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Bytes of the last-level caches of all processor cores together; what is not known counts 0."""
+    found: dict[str, int] = {}
+    for cache in cpus.glob("cpu[0-9]*/cache/index3"):
+        with suppress(OSError, RequestError):
+            found[(cache / "shared_cpu_list").read_text()] = read_size((cache / "size").read_text())
+    return sum(found.values())
 
 
 def _key(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int) -> str:
@@ -359,17 +370,23 @@ def _run(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int, 
     )
     most = HParams(gguf.metadata, name).uint("context_length", PROMPT)
     ids = [i % arch.vocab for i in range(min(PROMPT, most))]
-    one, _ = _usual(engine, ids, 1, "hidden")
-    whole, host = _usual(engine, ids, 1, "tokens")
-    many = _usual(engine, ids, len(ids), "hidden")[0] * PROMPT / len(ids) if prompt else 0.0
+    one, _ = _usual(engine, device, ids, 1, "hidden")
+    whole, host = _usual(engine, device, ids, 1, "tokens")
+    many = _usual(engine, device, ids, len(ids), "hidden")[0] * PROMPT / len(ids) if prompt else 0.0
     engine.release()
     return Run(kept, one, whole, host, many)
 
 
-def _usual(engine: Engine, ids: list[int], tokens: int, output: str) -> tuple[float, float]:
+def _empty_caches(device: Device) -> None:
+    """Has the threads of a device in host memory read other memory, which takes the caches' place."""
+    if not apart(device) and device.measures and (size := CACHES * processor_caches()):
+        device.measure("read", size)
+
+
+def _usual(engine: Engine, device: Device, ids: list[int], tokens: int, output: str) -> tuple[float, float]:
     """Median seconds of a step and of Python's part of it. The first step, which compiles the plan, is not
-    timed. Each step of one token has another of the ids: the experts of the same token would be in the
-    processor's cache.
+    timed. Each step of one token has another of the ids, whose experts are others, and finds nothing of the
+    weights in the processor's caches.
     """
     taken, around = [], []
     for i in range(1 + (DECODES if tokens == 1 else PROMPTS)):
@@ -379,6 +396,8 @@ def _usual(engine: Engine, ids: list[int], tokens: int, output: str) -> tuple[fl
         every = output == "hidden"
         step = [ids[i % len(ids)]] if tokens == 1 else ids
         entries = [BatchEntry(0, step, None if every else GREEDY)]
+        if tokens == 1:
+            _empty_caches(device)
         started = time.perf_counter()
         program = engine.fill(entries, tokens if every else 1, output, every=every)
         format = program.plan.output.type.format

@@ -60,6 +60,26 @@ def test_every_turn_of_a_device_has_its_start(sizes: Sizes) -> None:
     assert found.prompt - plain.prompt == pytest.approx(0.5 + 1.0 + 0.5 + 0.125)
 
 
+def test_a_cache_that_cores_share_counts_once(tmp_path: Path) -> None:
+    for cpu, shared, size in ((0, "0-1", "32M"), (1, "0-1", "32M"), (2, "2-3", "16M"), (3, "4", "much")):
+        cache = tmp_path / f"cpu{cpu}" / "cache" / "index3"
+        cache.mkdir(parents=True)
+        (cache / "shared_cpu_list").write_text(f"{shared}\n")
+        (cache / "size").write_text(f"{size}\n")
+    (tmp_path / "cpu5").mkdir()
+    assert speeds.processor_caches(tmp_path) == 48_000_000
+    assert speeds.processor_caches(tmp_path / "nowhere") == 0
+
+
+def test_no_two_tokens_of_a_measured_prompt_are_the_same(tmp_path: Path) -> None:
+    """Tokens that are go to the same experts, of which a prompt then reads a part."""
+    path = tiny_file.write_model(tmp_path / "m.gguf", "qwen3moe", "q8_0")
+    with open_gguf(path) as gguf:
+        table = speeds._MadeUp(speeds._Slice(gguf, speeds._Span(0, 1, 2)))["token_embd.weight"]
+        rows = {row.tobytes() for row in table}
+        assert len(rows) == min(len(table), speeds.PROMPT) > speeds.ROWS
+
+
 @pytest.mark.parametrize("arch", sorted({"llama", *tiny_grown.SPECS}))
 def test_every_architecture_is_measured_by_some_of_its_layers(arch: str, tmp_path: Path) -> None:
     """Also those that begin with layers of another kind: dense ones of a mixture, without attention of its

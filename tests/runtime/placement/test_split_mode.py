@@ -271,7 +271,7 @@ def test_a_group_is_measured_as_any_device(
     gguf: GGUF, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speeds, "ENOUGH", 1)
-    monkeypatch.setattr(speeds, "_processor_cache", lambda: 0)
+    monkeypatch.setattr(speeds, "processor_caches", lambda: 0)
     monkeypatch.setattr(speeds, "PROMPT", 16)
     monkeypatch.setattr(speeds, "cache_file", lambda: tmp_path / "speeds.json")
     measure = speeds.measured(gguf, Options(threads=1))
