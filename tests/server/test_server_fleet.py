@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until, until_amid
+from waiting import ready, until, until_amid
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("uvicorn")
@@ -36,7 +36,7 @@ def url(
     with pytest.MonkeyPatch.context() as patch, serving_of([tiny], options, settings) as found:
         # No replica is left out because a busy machine gives it no time.
         patch.setattr(watchdog, "MISSED", 1 << 30)
-        until(lambda: httpx.get(f"{found}/readyz").status_code == 200, "ready")
+        ready(found)
         yield found
 
 
@@ -62,7 +62,7 @@ def members(url: str) -> list[dict[str, Any]]:
     return found
 
 
-def ready(url: str) -> int:
+def ready_members(url: str) -> int:
     return sum(one["state"] == "ready" and not one["trouble"] for one in members(url))
 
 
@@ -85,7 +85,7 @@ def test_kill_9_of_a_replica_breaks_no_stream(url: str) -> None:
         assert working.result() == wanted
     # The answers may all have gone on elsewhere before the loss of an idle process is noticed.
     until(lambda: sum(one["processes_lost"] for one in members(url)) == 1, "the loss is noticed")
-    until(lambda: ready(url) == 2, "the killed one has joined again")
+    until(lambda: ready_members(url) == 2, "the killed one has joined again")
     text = httpx.get(f"{url}/metrics").text
     assert 'satchel_member_lost_total{member="' in text and "satchel_requests_moved_total" in text
     assert text.count("satchel_member_ready{") == 2
@@ -102,7 +102,7 @@ def test_members_are_listed_with_their_load_and_what_they_know(url: str) -> None
 def test_members_join_and_leave_over_http(url: str) -> None:
     answer = httpx.post(f"{url}/fleet/members", json={})
     assert answer.status_code == 200 and answer.json()["state"] in ("joining", "ready"), answer.text
-    until(lambda: ready(url) == 3, "a third has joined")
+    until(lambda: ready_members(url) == 3, "a third has joined")
     first, second, _ = (one["member"] for one in members(url))
     with ThreadPoolExecutor(8) as pool:
         reading = [pool.submit(asked, url, n) for n in range(8)]
@@ -122,7 +122,7 @@ def test_members_join_and_leave_over_http(url: str) -> None:
     assert fixed.status_code == 409 and "a fixed number of replicas" in fixed.text
     assert len(members(url)) == 1
     httpx.post(f"{url}/fleet/members", json={})
-    until(lambda: ready(url) == 2, "there are two again")
+    until(lambda: ready_members(url) == 2, "there are two again")
 
 
 def test_a_slot_is_saved_and_restored_whichever_replica_has_it(url: str) -> None:
@@ -137,6 +137,6 @@ def test_a_slot_is_saved_and_restored_whichever_replica_has_it(url: str) -> None
 
 def test_a_model_with_one_engine_has_no_fleet(tiny: Path, serving_of: Callable[..., Any]) -> None:
     with serving_of([tiny], Options(threads=1), ServerSettings(port=0)) as alone:
-        until(lambda: httpx.get(f"{alone}/readyz").status_code == 200, "ready")
+        ready(alone)
         answer = httpx.get(f"{alone}/fleet")
         assert answer.status_code == 409 and "--replicas" in answer.text
