@@ -33,7 +33,7 @@ from satchel.runtime.engine.group_check import GroupCheck
 from satchel.runtime.graph import Array, Dim
 from satchel.runtime.log import LOG
 from satchel.runtime.ops import OPS
-from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan, Segment
+from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan, Segment, align_up
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.weights.residency import StepWeights
 
@@ -209,7 +209,7 @@ class Program:
             if found is None or size < LOCKED:
                 continue
             try:
-                yield device.pin(found, 0, -(-size // PAGESIZE) * PAGESIZE, writable=True)
+                yield device.pin(found, 0, align_up(size, PAGESIZE), writable=True)
             except DeviceLost:
                 raise
             except DeviceError as error:

@@ -126,7 +126,7 @@ class WeightPrefetcher(Over):
         infos = (self.gguf.tensors[name] for names in self.plan.layers.values() for name in names)
         for info in sorted(infos, key=lambda info: (info.part, info.offset)):
             start = info.offset // PAGESIZE * PAGESIZE
-            end = min(-(-(info.offset + info.nbytes) // PAGESIZE) * PAGESIZE, self.gguf.parts[info.part].size)
+            end = min(align_up(info.offset + info.nbytes, PAGESIZE), self.gguf.parts[info.part].size)
             if found and found[-1][0] == info.part and start <= found[-1][2]:
                 start, end = found[-1][1], max(end, found.pop()[2])
             found.append((info.part, start, end))
