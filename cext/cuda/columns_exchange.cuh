@@ -8,13 +8,14 @@
 #include "columns_warp.h"
 #include "port.h"
 
-/* Leaves this group's part of the sums in scratch. True: it is the last one, and has the sums of all parts. */
+/* Leaves this group's part of the sums in scratch, from byte `at` on. True: it is the last one, and has the sums of all parts. */
 template <int NUMBERS>
-static __device__ __forceinline__ bool columns_exchange(const gpu_call &c, int group, int groups, float (&d)[NUMBERS]) {
+static __device__ __forceinline__ bool columns_exchange(const gpu_call &c, int group, int groups, float (&d)[NUMBERS],
+                                                        uint64_t at) {
     __shared__ int last;
     constexpr int64_t BLOCK = (int64_t)NUMBERS * WARP_THREADS;
     const int parts = gridDim.y;
-    float *all = (float *)(c.scratch + columns_scratch(&c)) + group * BLOCK + 4 * threadIdx.x;
+    float *all = (float *)(c.scratch + at) + group * BLOCK + 4 * threadIdx.x;
     float *own = all + blockIdx.y * groups * BLOCK;
 #pragma unroll
     for (int i = 0; i < NUMBERS; i += 4)
@@ -51,7 +52,7 @@ static __device__ __forceinline__ void columns_end(const gpu_call &c, char *shar
     constexpr int stride = WARP_WARPS * TILE_ROWS + 4;
     const int lane = threadIdx.x % 32;
     float *to = (float *)shared + threadIdx.x / 32 * TILE_ROWS + lane / 4;
-    if (gridDim.y > 1 && !columns_exchange(c, blockIdx.x, gridDim.x, d))
+    if (gridDim.y > 1 && !columns_exchange(c, blockIdx.x, gridDim.x, d, columns_scratch(&c)))
         return;
     __syncthreads(); /* the stages have been read: the sums reuse their memory */
 #pragma unroll

@@ -135,7 +135,8 @@ template <int N> static __device__ __forceinline__ void columns_shared(const gpu
             unpack(s + 1);
     }
     copies_wait<0>();
-    if (parts > 1 && !columns_exchange(c, blockIdx.x, gridDim.x, *(float (*)[SHARED_TILES * OWN / 2]) d))
+    if (parts > 1 &&
+        !columns_exchange(c, blockIdx.x, gridDim.x, *(float (*)[SHARED_TILES * OWN / 2]) d, columns_scratch(&c)))
         return;
     __syncthreads(); /* the stages have been read: the sums reuse their memory */
     constexpr int stride = SHARED_ROWS + 4;

@@ -95,7 +95,7 @@ template <int N, int TILES> static __device__ __forceinline__ void columns_warp(
         }
     }
     copies_wait<0>();
-    if (parts > 1 && !columns_exchange(c, blockIdx.x, gridDim.x, *(float (*)[TILES * N / 2]) d))
+    if (parts > 1 && !columns_exchange(c, blockIdx.x, gridDim.x, *(float (*)[TILES * N / 2]) d, columns_scratch(&c)))
         return;
     __syncthreads(); /* the stages have been read: the sums reuse their memory */
     constexpr int stride = TEAMS * COLUMNS_ROWS + 4;
