@@ -1,11 +1,13 @@
 /* columns.c: kernel tables of columns.cu, one kernel for 8, 16, 32, 64 and 128 columns of each op, and of columns_warp.cu,
- * columns_chunk.cu, columns_shared.cu and columns_dense.cu.
+ * columns_chunk.cu, columns_shared.cu, columns_int8.cu and columns_dense.cu.
  */
 #include "columns_chunk.h"
 #include "columns_dense.h"
+#include "columns_int8.h"
 #include "columns_shared.h"
 #include "family.h"
 #include "products.h"
+#include "rates.h"
 #include "tables.h"
 
 enum { LEAST = 5 /* columns; fewer are for gemv.cu */, MADE_FOR = 90, CONVERT_THREADS = 256 };
@@ -165,15 +167,17 @@ const gpu_kernel cuda_fixed_column_kernels[] = {
         FIXED_ENTRIES("linear_swiglu", gated, PRODUCT_GATED){0},
 };
 
-/* --- columns_warp.cu and columns_shared.cu, for devices without wgmma */
+/* --- columns_warp.cu, columns_shared.cu and columns_int8.cu, for devices without wgmma */
 
 enum { WARP_STATIC = 256 /* bytes of their static shared memory, at most */ };
 
 /* A kernel of columns_warp.cu, for more than WARP_COLUMNS of columns_shared.cu, with no tiles of columns_chunk.cu: its columns at a
- * time, and tiles of 16 rows that a warp unpacks. */
+ * time, and tiles of 16 rows that a warp unpacks. int8: columns_int8.cu. */
 typedef struct {
-    int columns, tiles;
+    int columns, tiles, int8;
 } warp_kind;
+
+static const warp_kind int8_kind = {INT8_COLUMNS, INT8_TILES, 1};
 
 /* Two groups of so many bytes fit a multiprocessor, which has little more shared memory than a group may have. */
 static int warp_twice(const gpu_traits *t, int bytes) {
@@ -192,6 +196,8 @@ static int chunk_bytes(const gpu_call *c, const gpu_traits *t, int columns) {
 static int warp_bytes(const gpu_call *c, const gpu_traits *t, warp_kind k) {
     if (!k.tiles)
         return chunk_bytes(c, t, k.columns);
+    if (k.int8)
+        return int8_room_in(t->shared - WARP_STATIC, columns_bytes(c)).bytes + WARP_STATIC;
     return (k.columns > WARP_COLUMNS ? shared_room_of(k.columns, columns_bytes(c)).bytes
                                      : warp_room_of(k.columns, k.tiles, columns_bytes(c)).bytes) +
            WARP_STATIC;
@@ -201,15 +207,27 @@ static int warp_fits(const gpu_call *c, const gpu_traits *t, warp_kind k) {
     return warp_bytes(c, t, k) <= t->shared;
 }
 
+/* Of more than WARP_COLUMNS tokens a chunk takes no less than the card's tensor cores do; of fewer, its weights' way to the group counts. */
+static warp_clocks warp_clocks_on(const gpu_call *c, const gpu_traits *t, warp_kind k) {
+    warp_clocks clocks = warp_clocks_of(k.columns, k.tiles);
+    card_rates rates = card_rates_of(t->arch);
+    int64_t products = (int64_t)k.columns * k.tiles * WARP_WARPS * TILE_ROWS * CHUNK;
+    if (k.int8)
+        return int8_clocks_of(c, tensor_clocks(2 * products, rates.int8), tensor_clocks(products / 16, rates.bf16));
+    if (c->v[0].shape[0] > WARP_COLUMNS && tensor_clocks(products, rates.bf16) > clocks.chunk)
+        clocks.chunk = (int)tensor_clocks(products, rates.bf16);
+    return clocks;
+}
+
 static warp_cut warp_cut_on(const gpu_call *c, const gpu_traits *t, warp_kind k) {
     int two = k.columns < WARP_COLUMNS && warp_twice(t, warp_bytes(c, t, k));
-    return warp_cut_of(c, k.columns, k.tiles ? k.tiles : 1, t->units * (two ? 2 : 1));
+    return warp_cut_of(c, k.columns, k.tiles ? k.tiles : 1, t->units * (two ? 2 : 1), warp_clocks_on(c, t, k));
 }
 
 /* The kernel for a call with its mode; columns 0: there is none. */
 static warp_kind warp_kind_of(const gpu_call *c, const gpu_traits *t) {
-    static const warp_kind more[] = {{WARP_COLUMNS, 2}, {128, 1}, {256, 1}};
-    warp_kind best = {warp_columns(c->v[0].shape[0]), 1}, whole = {best.columns, 0};
+    static const warp_kind more[] = {{WARP_COLUMNS, 2, 0}, {128, 1, 0}, {256, 1, 0}};
+    warp_kind best = {warp_columns(c->v[0].shape[0]), 1, 0}, whole = {best.columns, 0, 0};
     int64_t time;
     size_t i;
     if (c->v[0].shape[0] <= whole.columns && warp_fits(c, t, whole))
@@ -218,12 +236,15 @@ static warp_kind warp_kind_of(const gpu_call *c, const gpu_traits *t) {
         best.columns /= 2;
     if (best.columns < 8)
         best.columns = 0;
-    if (best.columns < WARP_COLUMNS || c->v[0].shape[0] <= WARP_COLUMNS)
+    if (c->v[0].shape[0] <= WARP_COLUMNS)
         return best;
-    time = warp_cut_on(c, t, best).time;
+    time = best.columns ? warp_cut_on(c, t, best).time : INT64_MAX;
     for (i = 0; i < sizeof more / sizeof *more; i++)
         if (warp_fits(c, t, more[i]) && warp_cut_on(c, t, more[i]).time < time)
             best = more[i], time = warp_cut_on(c, t, best).time;
+    if (int8_is_faster(card_rates_of(t->arch)) && warp_fits(c, t, int8_kind) &&
+        warp_cut_on(c, t, int8_kind).time < time)
+        best = int8_kind;
     return best;
 }
 
@@ -253,7 +274,9 @@ static const char *check_warp(const gpu_call *c, const gpu_traits *t, uint32_t m
     if (c->v[0].shape[0] < LEAST && cuda_gemv_takes(c, t, mode))
         return "gemv is faster";
     best = warp_kind_of(&moded, t);
-    return best.columns == kind.columns && best.tiles == kind.tiles ? 0 : "another of these kernels is faster, or fits";
+    return best.columns == kind.columns && best.tiles == kind.tiles && best.int8 == kind.int8
+               ? 0
+               : "another of these kernels is faster, or fits";
 }
 
 static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g, warp_kind k) {
@@ -267,11 +290,11 @@ static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g, warp_
 /* Scratch and grid of each kernel. */
 #define WARP_KIND(columns_, tiles_)                                                                                    \
     static uint64_t scratch_warp_##columns_##_##tiles_(const gpu_call *c, const gpu_traits *t) {                       \
-        warp_kind k = {columns_, tiles_};                                                                              \
-        return warp_scratch(c, columns_, tiles_ ? tiles_ : 1, warp_cut_on(c, t, k));                                   \
+        warp_kind k = {columns_, tiles_, 0};                                                                           \
+        return columns_scratch(c) + warp_sums(columns_, tiles_ ? tiles_ : 1, warp_cut_on(c, t, k));                    \
     }                                                                                                                  \
     static void grid_warp_##columns_##_##tiles_(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {                 \
-        grid_warp(c, t, g, (warp_kind){columns_, tiles_});                                                             \
+        grid_warp(c, t, g, (warp_kind){columns_, tiles_, 0});                                                          \
     }
 WARP_KIND(8, 0)
 WARP_KIND(16, 0)
@@ -284,6 +307,20 @@ WARP_KIND(64, 1)
 WARP_KIND(64, 2)
 WARP_KIND(128, 1)
 WARP_KIND(256, 1)
+
+static uint64_t scratch_int8(const gpu_call *c, const gpu_traits *t) {
+    return int8_scratch(c) + warp_sums(INT8_COLUMNS, INT8_TILES, warp_cut_on(c, t, int8_kind));
+}
+
+static void grid_int8(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_warp(c, t, g, int8_kind);
+}
+
+/* Without a norm a group has a chunk for each of its warps. */
+static void grid_int8_convert(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_convert(c, t, g);
+    g->groups[0] = c->mode & PRODUCT_NORM ? 1 : (uint32_t)(packed_chunks(&c->v[1]) + 7) / 8;
+}
 
 /* Of columns_dense.cu. A sum's parts are those of columns_warp.cu: a chunk of 16-bit weights takes as long to read as a packed one to
  * dequantize. */
@@ -299,11 +336,12 @@ static const char *check_dense_warp(const gpu_call *c, const gpu_traits *t, uint
 }
 
 static warp_cut dense_cut(const gpu_call *c, const gpu_traits *t) {
-    return warp_cut_of(c, warp_columns(c->v[0].shape[0]), 1, t->units);
+    int columns = warp_columns(c->v[0].shape[0]);
+    return warp_cut_of(c, columns, 1, t->units, warp_clocks_of(columns, 1));
 }
 
 static uint64_t scratch_dense_warp(const gpu_call *c, const gpu_traits *t) {
-    return warp_scratch(c, warp_columns(c->v[0].shape[0]), 1, dense_cut(c, t));
+    return columns_scratch(c) + warp_sums(warp_columns(c->v[0].shape[0]), 1, dense_cut(c, t));
 }
 
 static void grid_dense_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
@@ -320,10 +358,10 @@ static void grid_dense_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g)
     }
 #define WARP_CHECK(name, mode, columns, tiles)                                                                         \
     static const char *name##_warp_##columns##_##tiles(const gpu_call *c, const gpu_traits *t) {                       \
-        return check_warp(c, t, mode, (warp_kind){columns, tiles});                                                    \
+        return check_warp(c, t, mode, (warp_kind){columns, tiles, 0});                                                 \
     }                                                                                                                  \
     static const char *name##_able_##columns##_##tiles(const gpu_call *c, const gpu_traits *t) {                       \
-        return able_warp(c, t, mode, (warp_kind){columns, tiles});                                                     \
+        return able_warp(c, t, mode, (warp_kind){columns, tiles, 0});                                                  \
     }
 #define WARP_CHECKS(name, mode)                                                                                        \
     WARP_CHECK(name, mode, 8, 0)                                                                                       \
@@ -337,6 +375,12 @@ static void grid_dense_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g)
     WARP_CHECK(name, mode, 64, 2)                                                                                      \
     WARP_CHECK(name, mode, 128, 1)                                                                                     \
     WARP_CHECK(name, mode, 256, 1)                                                                                     \
+    static const char *name##_warp_int8(const gpu_call *c, const gpu_traits *t) {                                      \
+        return check_warp(c, t, mode, int8_kind);                                                                      \
+    }                                                                                                                  \
+    static const char *name##_able_int8(const gpu_call *c, const gpu_traits *t) {                                      \
+        return able_warp(c, t, mode, int8_kind);                                                                       \
+    }                                                                                                                  \
     WARP_DENSE_CHECK(name, mode, 8)                                                                                    \
     WARP_DENSE_CHECK(name, mode, 16) WARP_DENSE_CHECK(name, mode, 32) WARP_DENSE_CHECK(name, mode, 64)
 WARP_CHECKS(plain, 0)
@@ -355,6 +399,14 @@ WARP_CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
      .launch = {{"columns_convert", grid_convert, 1}, {kernel, grid_warp_##kind, 1}},                                  \
      .able = name##_able_##kind,                                                                                       \
      .counters = 4 * WARP_COUNTERS}
+#define INT8_ENTRY(op_, name, mode_)                                                                                   \
+    {.op = op_,                                                                                                        \
+     .check = name##_warp_int8,                                                                                        \
+     .scratch = scratch_int8,                                                                                          \
+     .mode = mode_,                                                                                                    \
+     .launch = {{"columns_int8_convert", grid_int8_convert, 1}, {"columns_int8", grid_int8, 1}},                       \
+     .able = name##_able_int8,                                                                                         \
+     .counters = 4 * WARP_COUNTERS}
 #define WARP_DENSE_ENTRY(op_, name, mode_, columns)                                                                    \
     {.op = op_,                                                                                                        \
      .check = name##_dense_warp_##columns,                                                                             \
@@ -369,9 +421,9 @@ WARP_CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
         WARP_ENTRY(op, name, mode, 32_1, "columns_warp_32_1"), WARP_ENTRY(op, name, mode, 64_1, "columns_warp_64_1"),  \
         WARP_ENTRY(op, name, mode, 64_2, "columns_warp_64_2"),                                                         \
         WARP_ENTRY(op, name, mode, 128_1, "columns_shared_128"),                                                       \
-        WARP_ENTRY(op, name, mode, 256_1, "columns_shared_256"), WARP_DENSE_ENTRY(op, name, mode, 8),                  \
-        WARP_DENSE_ENTRY(op, name, mode, 16), WARP_DENSE_ENTRY(op, name, mode, 32),                                    \
-        WARP_DENSE_ENTRY(op, name, mode, 64)
+        WARP_ENTRY(op, name, mode, 256_1, "columns_shared_256"), INT8_ENTRY(op, name, mode),                           \
+        WARP_DENSE_ENTRY(op, name, mode, 8), WARP_DENSE_ENTRY(op, name, mode, 16),                                     \
+        WARP_DENSE_ENTRY(op, name, mode, 32), WARP_DENSE_ENTRY(op, name, mode, 64)
 
 const gpu_kernel cuda_warp_kernels[] = {
     WARP_ENTRIES("norm_linear", normed, PRODUCT_NORM),

@@ -63,10 +63,9 @@ BOTH warp_clocks warp_clocks_of(int columns, int tiles) {
 }
 
 /* Of blocks of n columns and `tiles` tiles a warp. slots: groups that are resident at a time. */
-BOTH warp_cut warp_cut_of(const gpu_call *c, int n, int tiles, int slots) {
+BOTH warp_cut warp_cut_of(const gpu_call *c, int n, int tiles, int slots, warp_clocks clocks) {
     int gated = c->mode & PRODUCT_GATED ? 1 : 0, teams = 2 * tiles >> gated, chunks = packed_chunks(&c->v[1]), parts;
     int tokens = c->v[0].shape[0];
-    warp_clocks clocks = warp_clocks_of(n, tiles);
     warp_cut cut = {(columns_all_blocks(c) + teams - 1) / teams, (tokens + n - 1) / n, 1, INT64_MAX};
     int64_t groups = (int64_t)cut.rows * cut.columns;
     for (parts = 1; parts <= WARP_PARTS && 2 * parts <= chunks + 1 && (parts == 1 || groups <= WARP_COUNTERS);
@@ -81,10 +80,9 @@ BOTH warp_cut warp_cut_of(const gpu_call *c, int n, int tiles, int slots) {
 }
 
 /* Bytes of the partial sums of all parts, which follow the activations in scratch. */
-BOTH uint64_t warp_scratch(const gpu_call *c, int n, int tiles, warp_cut cut) {
+BOTH uint64_t warp_sums(int n, int tiles, warp_cut cut) {
     uint64_t block = (uint64_t)n * (uint64_t)tiles * WARP_WARPS * TILE_ROWS * 4;
-    return columns_scratch(c) +
-           (cut.parts > 1 ? (uint64_t)cut.parts * (uint64_t)cut.rows * (uint64_t)cut.columns * block : 0);
+    return cut.parts > 1 ? (uint64_t)cut.parts * (uint64_t)cut.rows * (uint64_t)cut.columns * block : 0;
 }
 
 #endif

@@ -3,7 +3,9 @@
 #include "harness.h"
 
 #include "../../cext/cuda/columns_chunk.h"
+#include "../../cext/cuda/columns_int8.h"
 #include "../../cext/cuda/expert_warp.h"
+#include "../../cext/cuda/rates.h"
 
 enum { MULTIPROCESSORS = 132, SHARED = 227 << 10, BARRIERS = 128 /* bytes that a ring's barriers have */ };
 
@@ -75,13 +77,50 @@ static void chunk_memory(int columns, int chunk_bytes) {
           "chunks of %d bytes, %d columns: %d and %d bytes", chunk_bytes, columns, two.bytes, three.bytes);
 }
 
+/* columns_int8.cu tells three stages from five by its bytes. */
+static void int8_memory(int chunk_bytes, int limit) {
+    const int8_room r = int8_room_in(limit, chunk_bytes), known = int8_room_in(r.bytes, chunk_bytes);
+    const int sums = INT8_COLUMNS * (16 * TILE_ROWS + 4) * 4;
+    CHECK(known.stages == r.stages && known.bytes == r.bytes && r.stages > INT8_AHEAD && r.weights % 16 == 0 &&
+              r.weights == r.stages * BATCH_ACTS && r.bytes >= r.weights + 16 * chunk_bytes && r.bytes >= sums &&
+              (r.bytes <= limit || r.stages == INT8_LEAST_STAGES),
+          "int8, chunks of %d bytes, %d bytes: %d stages, %d bytes", chunk_bytes, limit, r.stages, r.bytes);
+}
+
+/* Both kernels for prompts as the table of rates has them: int8 where float32 sums have half rate, and nowhere else. */
+static void rates_of_cards(void) {
+    static const struct {
+        int arch, int8, known;
+    } cards[] = {{80, 0, 1}, {86, 1, 1},  {87, 0, 1},  {89, 1, 1},  {100, 0, 1},
+                 {90, 0, 0}, {120, 1, 1}, {103, 0, 0}, {110, 0, 0}, {121, 0, 0}};
+    static const int formats[3] = {12, 14, 8}, rows[3] = {256, 256, 256};
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++) {
+        const card_rates r = card_rates_of(cards[i].arch);
+        CHECK(r.arch == cards[i].arch && (r.bf16 > 0) == cards[i].known && r.int8 % (r.bf16 ? r.bf16 : 1) == 0 &&
+                  int8_is_faster(r) == cards[i].int8,
+              "%d: %d and %d", r.arch, r.bf16, r.int8);
+        for (int f = 0; f < 3; f++) {
+            const gpu_call c = product(512, 4096, 0, rows, formats + f, 1);
+            const int64_t bf16 = tensor_clocks(256 * 64 * 256, r.bf16),
+                          int8 = tensor_clocks(2 * 256 * 64 * 256, r.int8);
+            const warp_clocks clocks = int8_clocks_of(&c, int8, bf16 / 16);
+            CHECK(clocks.chunk >= int8 && clocks.chunk >= int8_chunk_clocks(c.v[2].format) &&
+                      (!cards[i].int8 || clocks.chunk < bf16),
+                  "%d, format %d: %d clocks of a chunk, bf16 %d", r.arch, formats[f], clocks.chunk, (int)bf16);
+        }
+    }
+}
+
 static void memory_without_wgmma(void) {
     static const int chunks[] = {2176, 2304, 2816, 3360, 4224, 4352};
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         for (int limit = 16 << 10; limit <= 228 << 10; limit += 1000) {
             expert_memory(EXPERT_NARROW, chunks[i], limit);
             expert_memory(EXPERT_WARP_WIDE, chunks[i], limit);
+            int8_memory(chunks[i], limit);
         }
+        CHECK(int8_room_in((99 << 10) - 256, chunks[i]).bytes <= (99 << 10) - 256,
+              "int8, chunks of %d bytes: no room in 99 KB", chunks[i]);
         for (int columns = 8; columns <= WARP_COLUMNS; columns *= 2)
             chunk_memory(columns, chunks[i]);
     }
@@ -105,4 +144,5 @@ void test_cuts(void) {
                     one_cut(&c, 3);
                 }
     memory_without_wgmma();
+    rates_of_cards();
 }
