@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import fused_cases
+import numpy as np
 import pytest
 from attention_cases import Tokens
 from devices import opened
@@ -24,6 +25,8 @@ from satchel.runtime.device.device import Device
 
 CARDS = ("dry 8.0", "dry 8.6", "dry 8.9")
 BOUND = 1e-3  # nmse: weights and activations meet as bfloat16, or in 16 bits
+INT8 = "columns_int8_convert+columns_int8"  # prompts by int8, whose activations have 16 bits
+INT8_BOUND = 1e-6  # nmse of a token
 TILES = 5e-5  # nmse of mixtures' prompts, of usual numbers
 GATED = {"expert_linear": 1, "expert_swiglu": 2}  # weights of these ops
 
@@ -34,8 +37,13 @@ def dry_card(request: pytest.FixtureRequest) -> Iterator[Device]:
         yield device
 
 
+def kernels_of(device: Device, op: str, one: Case, packed: tuple[int, ...]) -> tuple[str, ...]:
+    """All that can compute the call: what the tuner measures."""
+    return device.kernels(pack_inputs(device, one, plan_of(op, one, 64)[0], packed), 0)
+
+
 def kernel_of(device: Device, op: str, one: Case, packed: tuple[int, ...]) -> str:
-    return device.kernels(pack_inputs(device, one, plan_of(op, one, 64)[0], packed), 0)[0]
+    return kernels_of(device, op, one, packed)[0]
 
 
 def large(device: Device) -> bool:
@@ -51,6 +59,8 @@ def test_packed_products_of_any_number_of_columns_have_a_fast_kernel(dry_card: D
             packed = weights_of(one)
             found = kernel_of(dry_card, op, one, packed)
             several = tuple(f"columns_convert+columns_{kind}_" for kind in ("chunk", "warp", "shared"))
+            if tokens > 64 and not large(dry_card):
+                several += (INT8,)
             assert found.startswith("gemv" if tokens <= 4 else several), (tokens, found)
             if tokens <= 16 or tokens > 64:  # of more columns where they fit beside the weights
                 assert ("chunk" in found) == (5 <= tokens <= 16), (tokens, found)
@@ -59,12 +69,47 @@ def test_packed_products_of_any_number_of_columns_have_a_fast_kernel(dry_card: D
 
 
 def test_prompts_unpack_a_weight_once_for_256_columns(dry_card: Device) -> None:
-    """Where groups have room for the operands, of 16-bit weights for 128 columns."""
+    """Where groups have room for the operands, of 16-bit weights for 128 columns. Other cards take int8."""
     for format, columns in (("q4_k", 256), ("q6_k", 256), ("q8_0", 128)):
         one = product("linear", format, 256, 256, 16384)
-        found = kernel_of(dry_card, "linear", one, weights_of(one))
-        expected = f"columns_shared_{columns}" if large(dry_card) else "columns_warp_"
-        assert found.startswith(f"columns_convert+{expected}"), format
+        found = kernels_of(dry_card, "linear", one, weights_of(one))
+        assert found[0] == (f"columns_convert+columns_shared_{columns}" if large(dry_card) else INT8), format
+        assert any("columns_shared" in kernel for kernel in found) == large(dry_card)
+
+
+@pytest.mark.parametrize("op", ["linear", "linear_add", "linear_swiglu"])
+def test_prompts_are_in_int8_where_float32_sums_have_half_rate(op: str) -> None:
+    """By the table of cext/cuda/rates.h; up to 64 tokens the way of the weights counts."""
+    for capability in ("8.0", "8.6", "8.7", "8.9"):
+        with opened(f"dry {capability}") as device:
+            for tokens in (64, 65, 300):
+                one = product(op, "q4_k", tokens, 4096, 4096)
+                found = kernel_of(device, op, one, weights_of(one))
+                assert (found == INT8) == (tokens > 64 and capability in ("8.6", "8.9")), (capability, found)
+
+
+@pytest.mark.parametrize("format", PACKED)
+def test_the_tuner_may_choose_between_bf16_and_int8(dry_card: Device, format: str) -> None:
+    for op in ("linear", "linear_add", "linear_swiglu"):
+        for tokens in (16, 100, 300):
+            one = product(op, format, tokens, 512, 256)
+            found = kernels_of(dry_card, op, one, weights_of(one))
+            assert INT8 in found, (op, tokens)
+            assert any(kernel.startswith("columns_convert+columns_warp_") for kernel in found), (op, tokens)
+    for op in ("norm_linear", "norm_linear_swiglu", "norm_linear_geglu"):
+        one = fused_cases.normed(generator(op), (format, format), 100, 256, 48)
+        args = {"style": 0} if op == "norm_linear_geglu" else {}
+        shape = (100, 96 if op == "norm_linear" else 48)
+        one = replace(one, shape=shape, args={**one.args, **args})
+        assert INT8 in kernels_of(dry_card, op, one, (1, 2)), op
+
+
+def test_cards_with_wgmma_and_the_oldest_have_no_int8_for_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SATCHEL_CUDA_CAPABILITY", raising=False)  # of the card that is open meanwhile
+    for name in ("dry", "dry 7.5"):
+        with opened(name) as device:
+            one = product("linear", "q4_k", 300, 512, 256)
+            assert INT8 not in kernels_of(device, "linear", one, weights_of(one))
 
 
 def test_rows_too_long_for_gemv_are_for_warps(dry_card: Device) -> None:
@@ -199,6 +244,91 @@ def test_products_equal_their_definition(card: Device, format: str, op: str) -> 
             one = replace(product(op, format, tokens, k, n), bound=BOUND)
             packed = weights_of(one)
             check(one, run(card, op, one, packed=packed), define(op, one))
+
+
+def needs_int8(device: Device, op: str, one: Case, packed: tuple[int, ...]) -> None:
+    if INT8 not in kernels_of(device, op, one, packed):
+        pytest.skip(f"{device.info().variant} has no kernel for prompts in int8")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["linear", "linear_add", "linear_swiglu"])
+@pytest.mark.parametrize("format", [*PACKED, "q4_k/q6_k", "q8_0/q4_k"])
+def test_prompts_in_int8_equal_their_definition(card: Device, format: str, op: str) -> None:
+    """Rows of one chunk, of less than one and of parts of K; matrices of less than a group's rows."""
+    if op == "linear_add" and "/" in format:
+        pytest.skip("it has one weight")
+    narrow = all(FORMATS[f].block == 32 for f in format.split("/"))
+    for tokens, k, n in (
+        (65, 288 if narrow else 256, 48),
+        (130, 1024, 130),
+        (300, 4096, 272),
+        (66, 14336, 40),
+    ):
+        one = replace(product(op, format, tokens, k, n), bound=INT8_BOUND)
+        packed = weights_of(one)
+        needs_int8(card, op, one, packed)
+        found, want = run(card, op, one, packed=packed, kernel=INT8), define(op, one)
+        for t in (0, 15, 16, 63, 64, tokens - 1):
+            check(replace(one, name=f"{one.name} token {t}"), found[t : t + 1], want[t : t + 1])
+        check(one, found, want)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["linear", "linear_add"])
+@pytest.mark.parametrize("format", PACKED)
+def test_prompts_in_int8_of_extreme_activations(card: Device, format: str, op: str) -> None:
+    """Zeros, tiny, huge and outlying rows, each beside the others; a row below 1e-36 counts as zeros, and a
+    NaN stays in its row.
+    """
+    for tokens, k, n in ((70, 512, 130), (129, 4096, 48)):
+        one = replace(product(op, format, tokens, k, n, wild=True), bound=INT8_BOUND)
+        one.inputs[0][0][20, 5] = np.nan
+        packed = weights_of(one)
+        needs_int8(card, op, one, packed)
+        found, want = run(card, op, one, packed=packed, kernel=INT8), define(op, one)
+        for t in range(tokens):
+            if t == 1 and op == "linear":
+                assert np.abs(found[t]).max() <= 1e-35
+            else:
+                check(replace(one, name=f"{one.name} token {t}"), found[t : t + 1], want[t : t + 1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["norm_linear", "norm_linear_swiglu", "norm_linear_geglu"])
+@pytest.mark.parametrize("format", PACKED)
+def test_prompts_in_int8_with_a_norm_equal_their_definition(card: Device, format: str, op: str) -> None:
+    for tokens, k, n in ((65, 256, 48), (130, 4096, 130)):
+        one = fused_cases.normed(generator(f"{op} {format} int8"), (format, format), tokens, k, n)
+        args = {"style": 0} if op == "norm_linear_geglu" else {}
+        shape = (tokens, 2 * n if op == "norm_linear" else n)
+        one = replace(one, bound=INT8_BOUND, shape=shape, args={**one.args, **args})
+        needs_int8(card, op, one, (1, 2))
+        check(one, run(card, op, one, packed=(1, 2), kernel=INT8), define(op, one))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["post_norm_linear", "post_norm_linear_swiglu", "post_norm_linear_geglu"])
+def test_prompts_in_int8_with_both_norms_equal_their_definition(card: Device, op: str) -> None:
+    for formats in (("q4_k", "q6_k"), ("q8_0", "q8_0")):
+        for tokens, k, n in ((65, 256, 48), (130, 1024, 132)):
+            one = fused_cases.posted(generator(f"{op} {formats} int8"), formats, tokens, k, n)
+            args = {"style": 1} if op == "post_norm_linear_geglu" else {}
+            shape = (tokens, k + (2 * n if op == "post_norm_linear" else n))
+            one = replace(one, bound=INT8_BOUND, shape=shape, args={**one.args, **args})
+            needs_int8(card, op, one, (1, 2))
+            check(one, run(card, op, one, packed=(1, 2), kernel=INT8), define(op, one))
+
+
+@pytest.mark.gpu
+def test_prompts_in_int8_give_the_same_bits_again(card: Device) -> None:
+    """Where parts of K are added by the last group too."""
+    for format in ("q4_k", "q6_k", "q8_0"):
+        one = product("linear", format, 100, 14336, 130)
+        packed = weights_of(one)
+        needs_int8(card, "linear", one, packed)
+        first = run(card, "linear", one, packed=packed, kernel=INT8).tobytes()
+        assert all(run(card, "linear", one, packed=packed, kernel=INT8).tobytes() == first for _ in range(3))
 
 
 @pytest.mark.gpu
