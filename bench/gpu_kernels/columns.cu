@@ -1,15 +1,16 @@
-/* columns.cu: checks and times products of 2 to 64 columns on a GPU that passes for one of 8.0, 8.6 or 8.9: every kernel of the table that
- * can compute a call, beside each other.
+/* columns.cu: checks and times products of 2 to 64 columns, and of prompts, on a GPU that passes for one of 8.0, 8.6 or 8.9: every kernel
+ * of the table that can compute a call, beside each other.
  *
  * gcc -c -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers cext/cuda/columns.c cext/cuda/products.c \
  *     cext/cuda/prompt.c cext/kernels/table.c
  * nvcc -std=c++17 -O3 -arch=sm_90a -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers -o columns \
  *      bench/gpu_kernels/columns.cu columns.o products.o prompt.o table.o      (BUILD: where CMake built the C libraries)
- * columns BUILD/cext/cuda [check|time] [80|86|89]
+ * columns BUILD/cext/cuda [check|time|prompt] [80|86|89]
  *
  * A check compares each number with a product in float64 of the file's blocks, within an NMSE of 5e-5, and the second run's bits with the
  * first's; output and scratch are poisoned with NaN before. Times are medians of seven replays of a graph, in which copies of the weights of
- * more than the second-level cache take turns.
+ * more than the second-level cache take turns. `prompt` gives TFLOP/s of products of 128, 512 and 4,096 tokens, two operations a multiply-add,
+ * with the conversion of the activations.
  */
 extern "C" {
 #include "kernel.h"
@@ -189,10 +190,41 @@ static void time_shape(const shape &s) {
     }
 }
 
+static void time_prompt(const shape &s, int tokens) {
+    const int copies = tokens > 512 ? 2 : (int)(300000000 / ((uint64_t)s.rows * s.k / 2)) + 1;
+    problem p(s, tokens, copies, 0);
+    printf("%5d x %5d %-5s T %4d |", s.rows, s.k, s.format, tokens);
+    each_kernel(p, [&](entry &e) {
+        const std::string name = e.name.substr(e.name.find('+') + 9);
+        if (name.substr(0, 6) != "shared" && name != "int8" && name != "warp_64_2")
+            return;
+        const uint64_t at = p.c.v[2].data;
+        const double us = graph_us(
+            [&](int i) {
+                p.c.v[2].data = at + i % copies * p.bytes;
+                start(e, p.c);
+            },
+            std::max(copies, 4), 7);
+        p.c.v[2].data = at;
+        printf(" %s %.0f (%.1f us, %u x %u)", name.c_str(), 2e-6 * tokens * s.rows * s.k / us, us, e.grids[1].groups[0],
+               e.grids[1].groups[1]);
+    });
+    printf("\n");
+    fflush(stdout);
+}
+
 int main(int count, char **args) {
     const std::string folder = count > 1 ? args[1] : ".", what = count > 2 ? args[2] : "";
-    open_libraries(folder, {"columns_warp", "columns_chunk", "columns_shared", "columns_dense"},
+    open_libraries(folder, {"columns_warp", "columns_chunk", "columns_shared", "columns_int8", "columns_dense"},
                    count > 3 ? atoi(args[3]) : 80);
+    if (what == "prompt") {
+        for (const char *f : {"q4_k", "q6_k", "q8_0"})
+            for (int tokens : {128, 512, 4096}) {
+                time_prompt({"", "linear", f, 28672, 4096}, tokens);
+                time_prompt({"", "linear", f, 4096, 14336}, tokens);
+            }
+        return 0;
+    }
     if (what != "time") {
         for (const char *f :
              {"q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs", "mxfp4", "i8_g128", "f16", "bf16"})
@@ -209,6 +241,9 @@ int main(int count, char **args) {
                         tokens, 0);
                     check({"", op, f, 4096, 1024}, tokens, 300);
                 }
+        for (const char *f : {"q4_k", "q6_k", "q8_0"})
+            for (int tokens : {65, 300})
+                check({"", "linear", f, 4096, 4096}, tokens, 300);
         check({"", "linear", "q4_k", 4096, 14336}, 16, 0);
         check({"", "linear", "bf16", 4096, 14336}, 16, 0);
         check({"", "linear", "f16", 100, 1000}, 64, 0);
