@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from attention_cases import Tokens
 from devices import opened
+from eight_bits import check_tokens, halves
 from expert_cases import products
 from gpu_calls import FEW, PACKED, RUNS, SHORT, attention, product, weights_of
 from kernel_cases import check
@@ -29,6 +30,9 @@ INT8 = "columns_int8_convert+columns_int8"  # prompts by int8, whose activations
 INT8_BOUND = 1e-6  # nmse of a token
 TILES = 5e-5  # nmse of mixtures' prompts, of usual numbers
 GATED = {"expert_linear": 1, "expert_swiglu": 2}  # weights of these ops
+FP8 = ("f8_e4m3", "f8_e5m2")
+FP8_OPS = ("linear", "linear_add", "linear_swiglu")
+FP8_BOUND = 1e-8  # nmse of a token, whose activations the definition gets as E4M3 numbers
 
 
 @pytest.fixture(scope="module", params=CARDS)
@@ -198,6 +202,16 @@ def test_prompts_of_mixtures_have_tiles_of_pairs_for_every_format(
         assert kernel == found, tokens
 
 
+@pytest.mark.parametrize("op", FP8_OPS)
+@pytest.mark.parametrize("format", FP8)
+def test_fp8_weights_have_tensor_cores_from_8_9_on(dry_card: Device, format: str, op: str) -> None:
+    """For any number of tokens; before that kernels of other weights take them."""
+    for tokens, columns in ((1, 8), (8, 8), (9, 16), (32, 32), (64, 64), (65, 64), (300, 64)):
+        found = kernel_of(dry_card, op, product(op, format, tokens, 512, 256), ())
+        named = found == f"fp8_quantize+fp8_few_{columns}"
+        assert named == dry_card.info().variant.endswith("8.9"), (tokens, found)
+
+
 @pytest.mark.parametrize("format", PACKED)
 def test_packed_weights_have_kernels_on_the_oldest_cards(format: str) -> None:
     """Of any number of tokens and any length of rows, as there is no other kernel that reads them."""
@@ -329,6 +343,39 @@ def test_prompts_in_int8_give_the_same_bits_again(card: Device) -> None:
         needs_int8(card, "linear", one, packed)
         first = run(card, "linear", one, packed=packed, kernel=INT8).tobytes()
         assert all(run(card, "linear", one, packed=packed, kernel=INT8).tobytes() == first for _ in range(3))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fast", [False, True], ids=["exact", "fast"])
+@pytest.mark.parametrize("op", FP8_OPS)
+@pytest.mark.parametrize("format", FP8)
+def test_fp8_products_equal_their_definition_at_8_9(format: str, op: str, fast: bool) -> None:
+    """By m16n8k32, of activations that are two E4M3 numbers, with --precision fast one. There are zeros,
+    tiny, huge and outlying ones.
+    """
+    with opened("cuda 8.9", fast=fast) as device:
+        for tokens in (1, 2, 5, 8, 9, 16, 17, 32, 33, 64, 65, 130, 300):
+            for k, n in ((128, 40), (4096, 272) if tokens in (5, 64, 300) else (1024, 130)):
+                one = product(op, format, tokens, k, n, wild=True)
+                kernel = kernel_of(device, op, one, ())
+                assert kernel.startswith("fp8_quantize+fp8_few_"), kernel
+                (x, _), *others = one.inputs
+                rounded = replace(one, inputs=((halves(x, 1 if fast else 2), "f32"), *others))
+                with np.errstate(over="ignore", invalid="ignore"):
+                    want = define(op, rounded)
+                check_tokens(one, run(device, op, one), want, FP8_BOUND)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", FP8)
+def test_an_activation_that_is_not_finite_reaches_its_token_alone_at_8_9(format: str) -> None:
+    one = product("linear", format, 20, 512, 48)
+    x = np.array(one.inputs[0][0])
+    x[3, 100], x[7, 300] = np.inf, np.nan
+    one = replace(one, inputs=((x, "f32"), *one.inputs[1:]))
+    with opened("cuda 8.9") as device:
+        got = run(device, "linear", one)
+    assert np.isnan(got[[3, 7]]).all() and np.isfinite(np.delete(got, [3, 7], 0)).all()
 
 
 @pytest.mark.gpu

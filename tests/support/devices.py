@@ -39,15 +39,16 @@ def passing_for(capability: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def opened(name: str) -> Iterator[Device]:
+def opened(name: str, *, fast: bool = False) -> Iterator[Device]:
     """A device by its backend's name. "cuda 8.0": one that passes for that compute capability, as do all that
-    are opened meanwhile; the test is skipped where the library has no kernels for that.
+    are opened meanwhile; the test is skipped where the library has no kernels for that. fast: as by
+    --precision fast.
     """
     backend, _, capability = name.partition(" ")
     skip_without(backend)
     with passing_for(capability):
         try:
-            device = find_backend(backend).open()
+            device = find_backend(backend).open(fast=fast)
         except DeviceError as error:
             if "SATCHEL_CUDA_LOWERED" not in str(error):
                 raise
