@@ -286,7 +286,7 @@ static double time_of(problem &p, const entry &e, int copies, int only = -1) {
 /* The same kernel in `groups` groups of so many warps on a multiprocessor; false: there is no room. */
 static bool regroup(entry &e, const gpu_call &c, int most, int warps, int groups) {
     const int limit = groups == 1 ? traits.shared : (traits.shared + 1024) / groups - 1024;
-    const int bytes = expert_warp_room_of(most, warps, packed_bytes(c.v[2].format), limit).bytes;
+    const int bytes = expert_warp_room_of(most, 0, warps, packed_bytes(c.v[2].format), limit).bytes;
     gpu_grid &g = e.grids.back();
     if (bytes > limit)
         return false;

@@ -1,6 +1,6 @@
-/* expert_list.cuh: the first launch of a mixture's products of many pairs of token and expert, for expert_tiles.cu and expert_warp.cu:
- * sorts the pairs by expert, cuts them into tiles, and converts the activations to bf16. expert_tiles.h has the layout that it leaves in
- * scratch.
+/* expert_list.cuh: the first launch of a mixture's products of many pairs of token and expert, for expert_tiles.cu, expert_warp.cu and
+ * expert_scaled.cu: sorts the pairs by expert, cuts them into tiles, and converts the activations, as ROWS says. expert_tiles.h has the
+ * layout that it leaves in scratch.
  *
  * The first groups sort: a cluster of them on Hopper, one elsewhere. The others convert.
  */
@@ -133,12 +133,26 @@ static __device__ __forceinline__ void head_tiles(const gpu_call &c, const exper
         *(int4 *)c.scratch = make_int4(e.experts * each, 0, now * e.experts, 0);
 }
 
-template <int MOST> static __device__ __forceinline__ void expert_list(const gpu_call &c) {
+/* Rows as bf16, in the order of columns_values.cuh; a thread converts a piece. */
+struct rows_bf16 {
+    enum { PIECE = 16 };
+    __device__ static __forceinline__ expert_scratch scratch_of(const gpu_call *c, int most) {
+        return expert_scratch_of(c, most);
+    }
+    /* i: the piece, counted over all rows. */
+    __device__ static __forceinline__ void store(const gpu_call &c, const expert_scratch &s, int64_t i,
+                                                 const float (&x)[PIECE]) {
+        uint4 *to = (uint4 *)(c.scratch + s.rows) + 2 * i;
+        to[0] = columns_piece(x, 0), to[1] = columns_piece(x, 1);
+    }
+};
+
+template <class ROWS, int MOST> static __device__ __forceinline__ void expert_list(const gpu_call &c) {
     launch_next();
     wait_before();
     const expert_call e(c);
-    const expert_scratch s = expert_scratch_of(&c, MOST);
-    const int now = rows_now(c, c.v[0]), pieces = e.chunks * (CHUNK / 16);
+    const expert_scratch s = ROWS::scratch_of(&c, MOST);
+    const int now = rows_now(c, c.v[0]), pieces = e.chunks * (CHUNK / ROWS::PIECE);
     const uint32_t parts = cluster_size();
     if (blockIdx.x < parts) {
         if (!e.by_head)
@@ -155,23 +169,22 @@ template <int MOST> static __device__ __forceinline__ void expert_list(const gpu
     const int each = (int64_t)c.v[1].shape[1] * c.v[1].shape[2] == e.width ? 1 : e.each;
     const int64_t all = (int64_t)now * each * pieces;
     for (int64_t i = thread; i < all; i += threads) {
-        const int row = (int)(i / pieces), k = (int)(i % pieces) * 16;
+        const int row = (int)(i / pieces), k = (int)(i % pieces) * ROWS::PIECE;
         const float *from = e.input(c, row / each, row % each) + k;
-        float x[16];
+        float x[ROWS::PIECE];
 #pragma unroll
-        for (int q = 0; q < 4; q++) {
+        for (int q = 0; q < ROWS::PIECE / 4; q++) {
             const float4 v = k + 4 * q < e.width ? *(const float4 *)(from + 4 * q) : make_float4(0, 0, 0, 0);
             x[4 * q] = v.x, x[4 * q + 1] = v.y, x[4 * q + 2] = v.z, x[4 * q + 3] = v.w;
         }
-        uint4 *to = (uint4 *)(c.scratch + s.rows) + 2 * i;
-        to[0] = columns_piece(x, 0), to[1] = columns_piece(x, 1);
+        ROWS::store(c, s, i, x);
     }
 }
 
 #define EXPERT_LIST(N)                                                                                                 \
     extern "C" __global__ void __launch_bounds__(EXPERT_LIST_THREADS, 1)                                               \
         expert_list_##N(const __grid_constant__ gpu_call c) {                                                          \
-        expert_list<N>(c);                                                                                             \
+        expert_list<rows_bf16, N>(c);                                                                                  \
     }
 
 #endif

@@ -55,9 +55,9 @@ BOTH int expert_blocks(const gpu_view *w, int matrices, int warps) {
 }
 
 /* Offsets in scratch: four counts (tiles, pairs without an expert here, the others), tiles of four words (expert, first place
- * in the list, pairs, pairs of the expert), the list of pairs by expert, and the activations' rows as bf16. */
+ * in the list, pairs, pairs of the expert), the list of pairs by expert, and the activations' rows as bf16, which have no scales. */
 typedef struct {
-    uint64_t tiles, list, rows, bytes;
+    uint64_t tiles, list, rows, scales, bytes;
 } expert_scratch;
 
 BOTH expert_scratch expert_scratch_of(const gpu_call *c, int most) {
@@ -68,7 +68,7 @@ BOTH expert_scratch expert_scratch_of(const gpu_call *c, int most) {
     s.tiles = 16;
     s.list = s.tiles + 16 * (uint64_t)(pairs / most + (pairs < w->shape[0] ? pairs : w->shape[0]));
     s.rows = (s.list + 4 * (uint64_t)pairs + 127) / 128 * 128;
-    s.bytes = s.rows + (uint64_t)rows * ((width + CHUNK - 1) / CHUNK) * (CHUNK * 2);
+    s.scales = s.bytes = s.rows + (uint64_t)rows * ((width + CHUNK - 1) / CHUNK) * (CHUNK * 2);
     return s;
 }
 

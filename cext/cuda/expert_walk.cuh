@@ -1,5 +1,5 @@
 /* expert_walk.cuh: the walk of resident groups over the tiles of a mixture's products, and where a tile's sums go, for expert_tiles.cu and
- * expert_warp.cu. A group takes every gridDim.x-th piece of work: a tile of pairs (expert_list.cuh) times a block of rows.
+ * expert_warp.cuh. A group takes every gridDim.x-th piece of work: a tile of pairs (expert_list.cuh) times a block of rows.
  */
 #ifndef SATCHEL_CUDA_EXPERT_WALK_CUH
 #define SATCHEL_CUDA_EXPERT_WALK_CUH

@@ -169,7 +169,7 @@ static uint64_t scratch_wide(const gpu_call *c, const gpu_traits *t) {
 /* --- the same without wgmma: expert_warp.cu */
 
 static expert_warp_shape warp_shape(const gpu_call *c, const gpu_traits *t, int most) {
-    return expert_warp_shape_of(most, packed_bytes(c->v[2].format), t->shared);
+    return expert_warp_shape_of(most, 0, packed_bytes(c->v[2].format), t->shared);
 }
 
 static const char *able_warp(const gpu_call *c, const gpu_traits *t, uint32_t mode, int most) {

@@ -7,15 +7,9 @@
  * waves' sums are added in order, so a sum's bits depend on the matrices and N alone.
  */
 #include "fp8.cuh"
+#include "mma_fp8.h"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
-
-/* Rounds two floats to E4M3; the first is in the lower byte. */
-static __device__ __forceinline__ uint32_t fp8_two(float a, float b) {
-    uint16_t x;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(x) : "f"(b), "f"(a));
-    return x;
-}
 
 static __device__ __forceinline__ float2 fp8_values(uint32_t two) {
     uint32_t halves;
@@ -58,18 +52,6 @@ enum { FP8_BESIDE = 2 };
 template <int N> struct fp8_ahead {
     enum { BLOCKS = N == 8 ? 4 : 1 };
 };
-
-template <bool E5M2>
-static __device__ __forceinline__ void mma_fp8(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (E5M2)
-        asm("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 /* Loads `blocks` blocks of a wave's 16 rows, from byte `from` of a row on; rows: lane r has the address of row r. */
 static __device__ __forceinline__ void fp8_fetch(uint32_t to, uint64_t rows, int64_t from, int blocks) {

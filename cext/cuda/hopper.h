@@ -34,6 +34,11 @@ static __device__ __forceinline__ void copy_8(uint32_t to, const void *from, int
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
 }
 
+/* Copies 4 bytes asynchronously. */
+static __device__ __forceinline__ void copy_4(uint32_t to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
 static __device__ __forceinline__ void copies_close(void) {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -47,23 +47,27 @@ static void one_cut(const gpu_call *c, int weights) {
           r.bytes);
 }
 
-/* expert_warp.cu knows its memory by the bytes that it is launched with, so these must give the division that the host chose. */
-static void expert_memory(int most, int chunk_bytes, int limit) {
-    const expert_warp_shape s = expert_warp_shape_of(most, chunk_bytes, limit);
-    const expert_warp_room r = expert_warp_room_of(most, s.warps ? s.warps : EXPERT_WARPS, chunk_bytes, s.bytes);
+/* expert_warp.cu and expert_scaled.cu know their memory by the bytes that they are launched with, so these must give the division that the
+ * host chose. Weights come in a step's group of copies a chunk ahead or more, so the groups that a step leaves under way must be fewer. */
+static void expert_memory(int most, int scaled, int chunk_bytes, int limit) {
+    const expert_warp_shape s = expert_warp_shape_of(most, scaled, chunk_bytes, limit);
+    const expert_warp_room r =
+        expert_warp_room_of(most, scaled, s.warps ? s.warps : EXPERT_WARPS, chunk_bytes, s.bytes);
+    const int steps = scaled ? CHUNK / SCALED_K : CHUNK / COLUMNS_K;
     int good = 1;
     if (!s.warps) {
-        CHECK(expert_warp_room_of(most, EXPERT_WARPS_FEW, chunk_bytes, limit).bytes > limit,
+        CHECK(expert_warp_room_of(most, scaled, EXPERT_WARPS_FEW, chunk_bytes, limit).bytes > limit,
               "experts, tiles of %d, chunks of %d bytes: no group, though there is room in %d", most, chunk_bytes,
               limit);
         return;
     }
     good = good && r.bytes == s.bytes && s.bytes <= limit && s.groups * (s.bytes + 1024) <= limit + 1024;
-    good = good && r.weight == 2 * s.warps * chunk_bytes && r.column == most * COLUMNS_K * 2;
+    good = good && r.weight == 2 * s.warps * chunk_bytes && r.column == most * (scaled ? 132 : 128);
     good = good && r.weight_stages >= 2 && r.weight_stages <= EXPERT_WARP_CHUNKS && r.column_stages >= 2 &&
-           r.column_stages <= EXPERT_WARP_STEPS;
+           r.column_stages <= EXPERT_WARP_STEPS && r.column_stages - 2 < steps * (r.weight_stages - 1);
     good = good && r.weights >= r.column_stages * r.column && r.tables >= r.weights + r.weight_stages * r.weight &&
-           r.bytes >= r.tables + 2 * s.warps * COLUMNS_TABLE && r.weights % 128 == 0 && r.tables % 16 == 0;
+           r.bytes >= r.tables + (scaled ? 0 : 2 * s.warps * COLUMNS_TABLE) && r.weights % 128 == 0 &&
+           r.tables % 16 == 0;
     CHECK(good, "experts, tiles of %d, chunks of %d bytes, %d bytes: %d groups of %d warps and %d bytes, stages %d %d",
           most, chunk_bytes, limit, s.groups, s.warps, s.bytes, r.weight_stages, r.column_stages);
 }
@@ -115,8 +119,10 @@ static void memory_without_wgmma(void) {
     static const int chunks[] = {2176, 2304, 2816, 3360, 4224, 4352};
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         for (int limit = 16 << 10; limit <= 228 << 10; limit += 1000) {
-            expert_memory(EXPERT_NARROW, chunks[i], limit);
-            expert_memory(EXPERT_WARP_WIDE, chunks[i], limit);
+            expert_memory(EXPERT_NARROW, 0, chunks[i], limit);
+            expert_memory(EXPERT_WARP_WIDE, 0, chunks[i], limit);
+            expert_memory(EXPERT_NARROW, 1, chunks[i], limit);
+            expert_memory(EXPERT_WARP_WIDE, 1, chunks[i], limit);
             int8_memory(chunks[i], limit);
         }
         CHECK(int8_room_in((99 << 10) - 256, chunks[i]).bytes <= (99 << 10) - 256,
