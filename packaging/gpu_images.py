@@ -114,7 +114,7 @@ def names(vendor: str) -> set[tuple[str, str]]:
     """(name, arch) of each image of a whole archive. Needs no compiler."""
     if vendor == "hip":
         return {("portable", " ".join(HIP_ARCHITECTURES)), ("portable", "source")}
-    out = {(name, f"sm_{arch}") for name, least, but, _ in cuda_sources() for arch in wanted(least, but)}
+    out = {(source.name, f"sm_{arch}") for source in cuda_sources() for arch in wanted(source)}
     return out | {(PTX[0], f"compute_{PTX[1]}")}
 
 
@@ -173,33 +173,47 @@ def install(compiler: str, folder: Path) -> None:
             raise ImageError(f"{compiler} (nvidia-cuda-nvrtc-cu12 of PyPI) cannot be had here: {said}")
 
 
-def cuda_sources() -> list[tuple[str, int, range, tuple[str, ...]]]:
-    """(name, least, the ones that are left out, options) of each line of sources.txt."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A line of sources.txt."""
+
+    name: str
+    least: int  # ten times the lowest compute capability that it is written for
+    but: range  # those that are left out
+    only: tuple[str, ...]  # architectures that it is for alone; (): for all that are left
+    options: tuple[str, ...]
+
+
+def cuda_sources() -> list[Source]:
     lines = (CEXT / "cuda" / "sources.txt").read_text().splitlines()
     out = []
     for name, which, *options in (line.split() for line in lines if line and not line.startswith("#")):
-        least, sign, other = re.split(r"([~<])", which) if not which.isdecimal() else (which, "", "0")
+        only = tuple(which.split(",")) if "," in which else ()
+        least, sign, other = re.split(r"([~<])", which) if re.search("[~<]", which) else (which, "", "0")
         but = range(int(other), int(other) + {"": 0, "~": 1, "<": MANY}[sign])
-        out.append((name, int(least), but, tuple(options)))
+        out.append(Source(name, int(only[0] if only else least), but, only, tuple(options)))
     return out
 
 
-def wanted(least: int, but: range = range(0), architectures: Sequence[str] = CUDA_ARCHITECTURES) -> list[str]:
+def wanted(source: Source, architectures: Sequence[str] = CUDA_ARCHITECTURES) -> list[str]:
     """The architectures that a source is compiled for. Machine code runs on later ones of its major: that of
     8.0 on 8.6 and 8.9, of 10.0 on 10.3, of 12.0 on 12.1. So of each major the lowest is enough.
     """
+    if source.only:
+        return list(source.only)
     out: dict[int, str] = {}
     for arch in architectures:
         number = int(arch.rstrip("a"))
-        if number >= least and number not in but and (least < SPECIFIC or arch == f"{SPECIFIC}a"):
+        fits = number >= source.least and number not in source.but
+        if fits and (source.least < SPECIFIC or arch == f"{SPECIFIC}a"):
             out.setdefault(number // 10, arch)
     return list(out.values())
 
 
 def cuda_parts(folder: Path) -> list[Part]:
     made, include, out = digest("cuda"), generate(folder / "generated"), []
-    for name, least, but, options in cuda_sources():
-        targets = [(f"sm_{arch}", NEWEST) for arch in wanted(least, but)]
+    for source in cuda_sources():
+        name, targets = source.name, [(f"sm_{arch}", NEWEST) for arch in wanted(source)]
         targets += [(f"compute_{PTX[1]}", FIRST)] if name == PTX[0] else []
         for arch, version in targets:
             places = [
@@ -209,7 +223,7 @@ def cuda_parts(folder: Path) -> list[Part]:
                 CEXT / "include",
                 CEXT / "quant",
             ]
-            flags = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", *options]
+            flags = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", *source.options]
             library = nvrtc(version, folder)
             command = [
                 sys.executable,
@@ -222,7 +236,7 @@ def cuda_parts(folder: Path) -> list[Part]:
             ]
             command += [f"-I{p}" for p in (*places, include)]
             key = _sha(" ".join([made, version, *flags]).encode())[:16]
-            out.append(Part(name, least, arch, f"NVRTC {version}", key, tuple(map(str, command))))
+            out.append(Part(name, source.least, arch, f"NVRTC {version}", key, tuple(map(str, command))))
     return out
 
 

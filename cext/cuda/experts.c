@@ -1,16 +1,17 @@
-/* experts.c: kernel tables of experts.cu, expert_tiles.cu and expert_warp.cu: mixture-of-experts products with packed weights, and
- * head_linear.
+/* experts.c: kernel tables of experts.cu, expert_tiles.cu, expert_warp.cu and expert_scaled.cu: mixture-of-experts products with packed
+ * weights, and head_linear.
  *
  * A pair is a token and one of its experts. With few pairs, each pair has groups of its own. With many, the kernels of
  * expert_tiles.cu, or without wgmma of expert_warp.cu, read an expert's weights once for all its tokens: tiles of 32 pairs for
- * batches, of 128 (64) for prompts. Where those cannot (gate and up of two formats, more experts) each expert has groups.
+ * batches, of 128 (64) for prompts. Where those cannot (gate and up of two formats, more experts) each expert has groups. With
+ * --precision fast MXFP4 weights are multiplied by block-scaled tensor cores where there are such (expert_scaled.cu).
  */
 #include "check.h"
 #include "expert_warp.h"
 #include "family.h"
 #include "tables.h"
 
-enum { MADE_FOR = HOPPER_ARCH, MOST_FEW = 128, PART_BYTES = 64 << 10, MOST_BESIDE = 8 };
+enum { MADE_FOR = HOPPER_ARCH, MOST_FEW = 128, PART_BYTES = 64 << 10, MOST_BESIDE = 8, MXFP4 = 39 /* GGUF's number */ };
 enum { MOST_NARROW = 40, MOST_NARROW_WARP = 24 /* pairs of an expert in the mean, as measured */ };
 
 static int matrices_of(const gpu_call *c, uint32_t mode) {
@@ -205,6 +206,83 @@ static uint64_t scratch_warp_wide(const gpu_call *c, const gpu_traits *t) {
     return expert_scratch_of(c, EXPERT_WARP_WIDE).bytes;
 }
 
+/* --- MXFP4 by block-scaled tensor cores: expert_scaled.cu */
+
+static expert_warp_shape scaled_shape(const gpu_call *c, const gpu_traits *t, int most) {
+    return expert_warp_shape_of(most, 1, packed_bytes(c->v[2].format), t->shared);
+}
+
+/* 8.9 computes the same without such tensor cores: for tests, and for `satchel tune`. */
+static const char *able_scaled(const gpu_call *c, const gpu_traits *t, uint32_t mode, int most) {
+    const char *fault = fault_of(c, t, mode);
+    if (fault)
+        return fault;
+    if (c->v[2].format != (MXFP4 | PACKED_FLAG))
+        return "weights must be MXFP4";
+    if (!(t->flags & HAL_FAST))
+        return "it rounds activations to MXFP8, which --precision fast allows";
+    if ((t->arch != FP8_ARCH && t->arch / 10 != SCALED_ARCH / 10) || !scaled_shape(c, t, most).warps)
+        return "it is made for compute capability 8.9, 12.0 and 12.1";
+    return able_sorted(c, mode);
+}
+
+static const char *check_scaled(const gpu_call *c, const gpu_traits *t, uint32_t mode, int most) {
+    const char *fault = able_scaled(c, t, mode, most);
+    if (fault)
+        return fault;
+    if (t->arch < SCALED_ARCH)
+        return "it is made for block-scaled tensor cores";
+    if ((int64_t)c->v[0].shape[0] * c->v[0].shape[1] <= MOST_FEW)
+        return "so few pairs have a kernel of their own";
+    return most == EXPERT_NARROW ? narrow(c, MOST_NARROW_WARP) : NULL;
+}
+
+static void grid_scaled(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int most) {
+    expert_warp_shape s = scaled_shape(c, t, most);
+    *g = grid_of((int64_t)t->units * s.groups, 1, 1, 32 * (uint32_t)s.warps, (uint64_t)s.bytes);
+}
+
+static void grid_scaled_narrow(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_scaled(c, t, g, EXPERT_NARROW);
+}
+
+static void grid_scaled_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_scaled(c, t, g, EXPERT_WARP_WIDE);
+}
+
+static uint64_t scratch_scaled_narrow(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return scaled_scratch_of(c, EXPERT_NARROW).bytes;
+}
+
+static uint64_t scratch_scaled_wide(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return scaled_scratch_of(c, EXPERT_WARP_WIDE).bytes;
+}
+
+#define SCALED_CHECK(kind, name, mode, most)                                                                           \
+    static const char *scaled_##kind##_##name(const gpu_call *c, const gpu_traits *t) {                                \
+        return check_scaled(c, t, mode, most);                                                                         \
+    }                                                                                                                  \
+    static const char *able_scaled_##kind##_##name(const gpu_call *c, const gpu_traits *t) {                           \
+        return able_scaled(c, t, mode, most);                                                                          \
+    }
+#define SCALED_CHECKS(name, mode)                                                                                      \
+    SCALED_CHECK(narrow, name, mode, EXPERT_NARROW)                                                                    \
+    SCALED_CHECK(wide, name, mode, EXPERT_WARP_WIDE)
+SCALED_CHECKS(one, EXPERTS_ONE)
+SCALED_CHECKS(gated, EXPERTS_GATED)
+
+#define SCALED_TILES(op_, kind, name, mode_, n)                                                                        \
+    {.op = op_,                                                                                                        \
+     .check = scaled_##kind##_##name,                                                                                  \
+     .scratch = scratch_scaled_##kind,                                                                                 \
+     .mode = mode_,                                                                                                    \
+     .format_of = 2,                                                                                                   \
+     .launch = {{"expert_list_scaled_" #n, grid_list, 1, 1}, {"expert_scaled_" #n, grid_scaled_##kind, 1}},            \
+     .able = able_scaled_##kind##_##name}
+#define SCALED(op, name, mode) SCALED_TILES(op, narrow, name, mode, 32), SCALED_TILES(op, wide, name, mode, 64)
+
 #define TILE_CHECKS(name, mode)                                                                                        \
     static const char *narrow_##name(const gpu_call *c, const gpu_traits *t) {                                         \
         return check_narrow(c, t, mode);                                                                               \
@@ -284,6 +362,7 @@ CHECKS(gated, EXPERTS_GATED)
 CHECKS(head, EXPERTS_BY_HEAD)
 
 const gpu_kernel cuda_expert_kernels[] = {
+    SCALED("expert_linear", one, EXPERTS_ONE),    SCALED("expert_swiglu", gated, EXPERTS_GATED),
     FEW("expert_linear", one, EXPERTS_ONE),       TILES("expert_linear", one, EXPERTS_ONE),
     MANY("expert_linear", one, EXPERTS_ONE),      FEW("expert_swiglu", gated, EXPERTS_GATED),
     TILES("expert_swiglu", gated, EXPERTS_GATED), MANY("expert_swiglu", gated, EXPERTS_GATED),

@@ -108,6 +108,20 @@ def test_a_card_that_passes_for_an_older_one_gets_code_for_that_alone(
             opened(90)
 
 
+def test_code_of_one_card_alone_goes_to_no_other(opened: Opened) -> None:
+    """Block-scaled tensor cores: 12.0 and 12.1 have code of their own each, and other cards of 12 none."""
+    whole = [*WHEEL, *(("expert_scaled", arch) for arch in ("sm_89", "sm_120a", "sm_121a"))]
+    for arch, refused, used in (
+        (120, "sm_120a", "sm_120; 1 of 2 files of kernels refused"),
+        (121, "sm_121a", "sm_120; 1 of 2 files of kernels refused"),
+        (121, "sm_120a", "sm_120"),
+        (120, "sm_121a", "sm_120"),
+        (122, "nothing", "sm_120"),
+        (86, "sm_89", "sm_80"),
+    ):
+        assert opened(arch, archive=whole, refused=refused).image == used, (arch, refused)
+
+
 def test_code_that_the_driver_refuses_is_replaced_and_told(opened: Opened) -> None:
     assert opened(90, refused="sm_90a").image == (
         "PTX of compute_75, compiled by the driver; 2 of 3 files of kernels refused"

@@ -21,9 +21,9 @@ KERNELS = [*(CEXT / "cuda").glob("*.cu*"), *(CEXT / "kernels").glob("*.k.h")]
 
 def test_every_source_is_listed_with_the_capability_that_it_is_written_for() -> None:
     sources = IMAGES["cuda_sources"]()
-    assert sorted(name for name, *_ in sources) == sorted(p.stem for p in (CEXT / "cuda").glob("*.cu"))
-    assert sources[0] == ("portable", 75, range(0), ("--fmad=false",))
-    made = {name: IMAGES["wanted"](least, but) for name, least, but, _ in sources}
+    assert sorted(one.name for one in sources) == sorted(p.stem for p in (CEXT / "cuda").glob("*.cu"))
+    assert sources[0] == IMAGES["Source"]("portable", 75, range(0), (), ("--fmad=false",))
+    made = {one.name: IMAGES["wanted"](one) for one in sources}
     assert made["portable"] == ["75", "80", "90a", "100", "120"]  # that of 80 runs on 8.6 and 8.9
     assert made["fp8"] == ["89", "90a", "100", "120"]
     assert made["gemv"] == ["80", "90a", "100", "120"]
@@ -31,7 +31,8 @@ def test_every_source_is_listed_with_the_capability_that_it_is_written_for() -> 
     assert made["columns"] == ["90a"]
     assert made["gemv_7"] == ["75"]  # later ones have gemv
     assert made["experts"] == made["portable"]
-    every = {tuple(v) for k, v in made.items() if k != "fp8"}
+    assert made["expert_scaled"] == ["89", "120a", "121a"]  # instructions of these cards alone
+    every = {tuple(v) for k, v in made.items() if k not in ("fp8", "expert_scaled")}
     assert every == {tuple(made[k]) for k in ("portable", "gemv", "gemv_7", "columns_warp", "columns")}
 
 
@@ -142,7 +143,7 @@ def test_names_and_compilers_of_an_archive(tmp_path: Path) -> None:
         "sm_120",
         "compute_75",
     }
-    assert len(names) == 108 and {("attention_split", a) for a in ("sm_80", "sm_90a")} <= names
+    assert len(names) == 111 and {("attention_split", a) for a in ("sm_80", "sm_90a")} <= names
     assert IMAGES["names"]("hip") == {
         ("portable", "gfx906 gfx90a gfx942 gfx1030 gfx1100 gfx1201"),
         ("portable", "source"),
@@ -160,7 +161,7 @@ def test_names_and_compilers_of_an_archive(tmp_path: Path) -> None:
 def test_two_runs_give_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One small source, by NVRTC from PyPI."""
     make = IMAGES["make"]
-    small = [s for s in IMAGES["cuda_sources"]() if s[0] == "small"]
+    small = [s for s in IMAGES["cuda_sources"]() if s.name == "small"]
     monkeypatch.setitem(make.__globals__, "cuda_sources", lambda: small)
     try:
         for name in ("one", "two"):
