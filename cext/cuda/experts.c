@@ -270,9 +270,6 @@ static uint64_t scratch_scaled_wide(const gpu_call *c, const gpu_traits *t) {
 #define SCALED_CHECKS(name, mode)                                                                                      \
     SCALED_CHECK(narrow, name, mode, EXPERT_NARROW)                                                                    \
     SCALED_CHECK(wide, name, mode, EXPERT_WARP_WIDE)
-SCALED_CHECKS(one, EXPERTS_ONE)
-SCALED_CHECKS(gated, EXPERTS_GATED)
-
 #define SCALED_TILES(op_, kind, name, mode_, n)                                                                        \
     {.op = op_,                                                                                                        \
      .check = scaled_##kind##_##name,                                                                                  \
@@ -354,6 +351,8 @@ SCALED_CHECKS(gated, EXPERTS_GATED)
         .launch = {{"expert_list_64", grid_list, 1, 1}, {"expert_warp_64", grid_warp_wide, 1}}                         \
     }
 
+SCALED_CHECKS(one, EXPERTS_ONE)
+SCALED_CHECKS(gated, EXPERTS_GATED)
 TILE_CHECKS(one, EXPERTS_ONE)
 TILE_CHECKS(gated, EXPERTS_GATED)
 TILE_CHECKS(head, EXPERTS_BY_HEAD)
