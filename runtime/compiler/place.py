@@ -21,7 +21,8 @@ def place(roots: Roots, context: Context) -> DeviceAssignment:
     homes = _homes(order, context, moved)
     device: dict[Node, str] = {}
     for node in order:
-        if OPS[node.op].view and node.src[0].op not in LEAVES:
+        if (OPS[node.op].view or node.op == "take") and node.src[0].op not in LEAVES:
+            # What takes a part of a value stands where that was made, so that the part alone crosses.
             device[node] = device[node.src[0]]
             continue
         state = touched(node)
