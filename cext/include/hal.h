@@ -29,9 +29,9 @@ enum {
 
 /* Use of a buffer. WEIGHT, CONST: written before the first run. STATE: persists between runs (KV cache, token table). ARENA:
  * intermediate values, undefined after a run. STEP: the device's copy of the step block. OUT: outputs that the host reads.
- * LINK: values that one exec passes to a later one of the same step, or that come from another device. PREFETCH: weights that
- * are replaced while the device works: what write() and pack() send waits there for the runs that have read the buffer so far,
- * and the next run that reads it for what was sent. */
+ * LINK: values that one exec passes to a later one of the same step, or that come from another device. PREFETCH: weights, and
+ * states that travel with them, that are replaced while the device works: what write() and pack() send waits there for the runs
+ * that have used the buffer so far, and the next run that uses it for what was sent. */
 enum {
     HAL_WEIGHT = 0,
     HAL_CONST = 1,

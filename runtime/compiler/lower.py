@@ -40,6 +40,7 @@ USAGE = {
     "step": 4,
     "out": 5,
     "link": 6,
+    "prefetch": 7,
 }  # HAL_WEIGHT.. of hal.h
 
 
@@ -126,10 +127,15 @@ class Lowering:
         return Tables(device, {name: i for i, name in enumerate(sizes)}, sizes)
 
     def place(self, node: Node, device: str) -> Allocation:
-        """Buffer, offset and stride of any node, as a step on this device sees it."""
+        """Buffer, offset and stride of any node, as a step on this device sees it. A state that its state
+        buffer does not have is brought there with the weights.
+        """
         if node.op == "weight":
             buffer, offset, packed = self.weights[device].place(node.name)
             return weight_place(node, buffer, offset, packed)
+        if node.op == "state" and node.name not in self.states[device]:
+            buffer, offset, _ = self.weights[device].place(node.name)
+            return Allocation(buffer, offset, stride_of(node.type), nbytes(node.type, self.bucket))
         if node.op in LEAVES:
             buffer, offset = {
                 "input": ("step", self.field_offset.get(node.name, 0)),

@@ -351,6 +351,14 @@ class Buffer:
         target = cext.ffi.from_buffer(out, require_writable=True)
         self.device.check(self._table.read(self.handle, offset, target, out.nbytes), "read")
 
+    def view(self, offset: int, size: int) -> Array:
+        """Bytes (uint8) from the offset: where they lie in host memory, otherwise a copy."""
+        if (memory := self.memory) is not None:
+            return memory[offset : offset + size]
+        out = np.empty(size, np.uint8)
+        self.read_into(offset, out)
+        return out
+
     def close(self) -> None:
         if self.handle is not None:
             self._table.free(self.handle)

@@ -28,7 +28,7 @@ from satchel.runtime.engine.host_sampling_steps import HostSampledStep, HostSamp
 from satchel.runtime.engine.lanes import LaneProgram, StageThreads
 from satchel.runtime.engine.program import DeviceMemory, Program
 from satchel.runtime.engine.sharded import UNDIVIDED, CacheRoom, DividedStates, divided_model
-from satchel.runtime.engine.states import States
+from satchel.runtime.engine.states import States, keys_and_values
 from satchel.runtime.engine.step_rows import StepRows
 from satchel.runtime.engine.watchdog import Pulse
 from satchel.runtime.graph import Array, Node
@@ -174,6 +174,7 @@ class Engine:
     def _all_states(self, tokens: Optimized) -> States:
         held, division = {name: m.state for name, m in self._memory.items()}, self.division
         if division is None:
+            self.residency.attach(keys_and_values(tokens.roots, self._states, held), self.cache.block)
             return States(held, tokens.roots, self._states, self.cache, self._threads)
         whole = self.forward.roots("tokens")
         return DividedStates(held, tokens.ranks, whole, self._states, division, self.cache, self._threads)

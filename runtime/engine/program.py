@@ -104,6 +104,7 @@ class Program:
         self.sampled: list[Sampling] = []
         self.fixed: tuple[object, int] = (object(), 0)
         self._layers = [(weights.pagers.get(s.device), s.steps[0].label) for s in plan.segments]
+        self._pagers = tuple(weights.pagers.values())
         self._hands = {i: memory[plan.segments[i].device].hand for i in _beside(plan, memory)}
         self._begun: dict[str, Future[None]] = {}  # work of the threads, by device
         self.block = bytearray(plan.block_bytes)
@@ -231,6 +232,8 @@ class Program:
         the two the host may write outputs, and fields that only the others read; no other program may run.
         """
         self._reset()
+        for pager in self._pagers:
+            pager.begin(self.fields, int(self.counts[0]))
         self._run_segments(range(self._gate if self._gate >= 0 else len(self._execs)))
 
     def run_sampling(self, size: int = 0) -> None:
@@ -269,6 +272,8 @@ class Program:
                 for t in self._execs[i][1]:
                     self._transfer(t)
                 self._begin(i)
+            for pager in self._pagers:
+                pager.end()
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
@@ -296,7 +301,7 @@ class Program:
         pager, label = self._layers[i]
         with self._timed(device):
             if pager is not None:
-                pager(label)
+                pager.enter(label)
             exec.run(self._pointer, self._sizes[i])
 
     def _done(self, device: str) -> None:

@@ -14,9 +14,10 @@ from satchel.runtime.compiler.memory import nbytes
 from satchel.runtime.device.device import Buffer
 from satchel.runtime.engine.lanes import StageThreads
 from satchel.runtime.graph import Array, Roots, Type, leaves, toposort
-from satchel.runtime.layers.arch import Cache, table_name, windows_of
+from satchel.runtime.layers.arch import RECURRENT, Cache, table_name, windows_of
 from satchel.runtime.ops.op import NONE, op_of
 from satchel.runtime.plan import Bucket
+from satchel.runtime.weights.residency import StateBlocks
 
 TOKENS = "tokens"
 Layouts = Mapping[str, Mapping[str, int]]  # by device
@@ -95,6 +96,17 @@ def paged(roots: Roots, layouts: Layouts) -> tuple[tuple[Paged, ...], ...]:
         tuple(Paged(*at[name], nbytes(type, Bucket(1, 1)) // _count(type)) for name, type in group)
         for group in grouped(roots)
     )
+
+
+def keys_and_values(roots: Roots, layouts: Layouts, buffers: Mapping[str, Buffer]) -> dict[str, StateBlocks]:
+    """The keys and values of all layers, by the names of their states."""
+    pages = zip(windows_of(roots), grouped(roots), paged(roots, layouts), strict=True)
+    return {
+        name: StateBlocks(buffers[part.device], part.start, part.size, table_name(window))
+        for window, group, parts in pages
+        if window != RECURRENT
+        for (name, _), part in zip(group, parts, strict=True)
+    }
 
 
 def paged_formats(roots: Roots) -> tuple[tuple[str, ...], ...]:

@@ -16,7 +16,7 @@ from satchel.runtime.placement.sizes import Sizes, Tensor
 from satchel.runtime.weights.prefetch import SLOTS, PrefetchPlan
 
 LEAST = 32  # smallest step with prefetched weights, if requested without a measurement
-ATTENTION = 0.1  # attention's share of a CPU layer; it stays on the CPU
+ATTENTION = 0.1  # attention's share of a CPU layer, if it stays on the CPU
 LEFT = 2 << 30  # bytes of free memory that locked pages leave to the host
 
 Layers = Mapping[str, Sequence[Tensor]]
@@ -28,12 +28,14 @@ class Prefetching:
 
     budgets: free memory without what is reserved.
     can_pin: devices copy from locked pages of the file.
+    batch: most tokens of a step.
     """
 
     sizes: Sizes
     budgets: Sequence[MemoryBudget]
     options: PlacementOptions
     can_pin: bool = False
+    batch: int = PROMPT
 
     def candidate(self, placement: Placement) -> PrefetchPlan | None:
         """The plan without its smallest step; None if no layer is to be prefetched, or there is no room."""
@@ -43,44 +45,53 @@ class Prefetching:
             return None
         layers = prefetch_layers(placement, sizes, far.name)
         bytes = {label: _held(sizes, far.name, tensors) for label, tensors in layers.items()}
-        room = far.free + reserved(sizes, self.options, far.name)
-        if not layers or sizes.on(placement)[far.name] + SLOTS * max(bytes.values()) > room:
+        room = far.free + reserved(sizes, self.options, far.name) - sizes.on(placement)[far.name]
+        states = travelling_states(placement, layers, sizes)
+        if not layers:
+            return None
+        if slots_bytes(bytes, states) > room:
+            states = {}
+        if slots_bytes(bytes, states) > room:
             return None
         sent = sum(bytes.values())
         names = {label: tuple(t.name for t in tensors) for label, tensors in layers.items()}
-        slots = [max(list(bytes.values())[i::SLOTS]) for i in range(min(SLOTS, len(bytes)))]
         where = prefetch_where(placement, layers, far.name)
         pinned = self.can_pin and self._has_memory(placement, sent)
-        return PrefetchPlan(far.name, names, LEAST, where, sum(slots), sent, pinned)
+        return PrefetchPlan(far.name, names, LEAST, where, slots_bytes(bytes, states), sent, states, pinned)
 
     def _has_memory(self, placement: Placement, more: int) -> bool:
         """Whether the host has so many bytes more than its weights and states need."""
         host = next((budget for budget in self.budgets if not budget.apart), None)
         return host is not None and self.sizes.on(placement)[host.name] + more + LEFT <= host.free
 
-    def plan(
-        self, placement: Placement, speeds: Mapping[str, Speed] | None, batch: int
-    ) -> PrefetchPlan | None:
-        """The plan for steps of up to `batch` tokens; None where nothing is to be prefetched. speeds:
-        measured, or None.
-        """
+    def plan(self, placement: Placement, speeds: Mapping[str, Speed] | None) -> PrefetchPlan | None:
+        """The plan; None where nothing is to be prefetched. speeds: measured, or None."""
         found = None if self.options.prefetch == AUTO and speeds is None else self.candidate(placement)
         if found is None or self.options.prefetch != AUTO or speeds is None:
             return found
-        least = min_prefetch_tokens(placement, self.sizes, found, speeds, batch)
+        least = min_prefetch_tokens(placement, self.sizes, found, speeds, self.batch)
         return None if least is None else replace(found, min_tokens=least)
 
     def predicted(self, placement: Placement, speeds: Mapping[str, Speed]) -> Prediction:
         """The prediction for a placement, with its prompts prefetched where that is faster."""
         found, plan = predict(placement, self.sizes, speeds), self.candidate(placement)
-        return found if plan is None else with_prefetched(found, placement, self.sizes, plan, speeds)
+        return (
+            found if plan is None else with_prefetched(found, placement, self.sizes, plan, speeds, self.batch)
+        )
 
 
 def with_prefetched(
-    found: Prediction, placement: Placement, sizes: Sizes, plan: PrefetchPlan, speeds: Mapping[str, Speed]
+    found: Prediction,
+    placement: Placement,
+    sizes: Sizes,
+    plan: PrefetchPlan,
+    speeds: Mapping[str, Speed],
+    batch: int,
 ) -> Prediction:
-    """A prediction without prefetched weights, with prompts that have them where that is faster."""
-    steps = LONG // PROMPT if placement.first in {placement.label(label) for label in plan.layers} else 1
+    """A prediction without prefetched weights, with prompts that have them where that is faster. batch: most
+    tokens of a step.
+    """
+    steps = max(1, LONG // batch)
     prompt, long = found.prompt, found.long
     layers = prefetch_layers(placement, sizes, plan.device)
     seconds = partial(prefetch_seconds, placement, sizes, plan, layers, speeds)
@@ -97,8 +108,11 @@ def reserved(sizes: Sizes, options: PlacementOptions, device: str) -> int:
     """Bytes of a device to reserve for prefetched weights, if the options request them."""
     if options.prefetch in (AUTO, OFF):
         return 0
-    layers = prefetch_layers(Placement("", {}, {}), sizes, device).values()
-    return SLOTS * max((_held(sizes, device, tensors) for tensors in layers), default=0)
+    placement = Placement("", {}, {})
+    layers = prefetch_layers(placement, sizes, device)
+    states = travelling_states(placement, layers, sizes) if options.kv else {}
+    each = {label: _held(sizes, device, tensors) for label, tensors in layers.items()}
+    return SLOTS * max((slots_bytes({label: each[label]}, states) for label in layers), default=0)
 
 
 def prefetch_layers(placement: Placement, sizes: Sizes, device: str) -> dict[str, list[Tensor]]:
@@ -116,6 +130,27 @@ def prefetch_layers(placement: Placement, sizes: Sizes, device: str) -> dict[str
         for label, tensors in found.items()
         if any(t.macs for t in tensors.values())
     }
+
+
+def travelling_states(placement: Placement, layers: Layers, sizes: Sizes) -> dict[str, dict[str, int]]:
+    """By layer, the keys and values that can travel with its weights, and their bytes: those of layers that
+    have no other state, where none was placed by the options.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for name, (label, size) in sizes.states.items():
+        if label in layers and placement.label(label) == placement.first:
+            found.setdefault(label, {})[name] = size
+    return {
+        label: own
+        for label, own in found.items()
+        if own.keys() <= sizes.positions.keys() - placement.states.keys()
+    }
+
+
+def slots_bytes(weights: Mapping[str, int], states: Mapping[str, Mapping[str, int]]) -> int:
+    """Bytes of the buffers for these layers. weights: bytes of each layer, in order."""
+    each = [size + sum(states.get(label, {}).values()) for label, size in weights.items()]
+    return sum(max(each[i::SLOTS]) for i in range(min(SLOTS, len(each))))
 
 
 def _stays(placement: Placement, t: Tensor) -> bool:
@@ -155,8 +190,8 @@ def prefetch_seconds(
     n: int,
 ) -> tuple[float, float]:
     """Predicted seconds of the plan's weights in a step of n tokens: where they are, and prefetched. From
-    locked pages they are sent while the device computes; otherwise the host copies them meanwhile. layers:
-    the plan's, from prefetch_layers().
+    locked pages they are sent while the device computes; otherwise the host copies them meanwhile. The step
+    is the first of its prompts: no keys and values are sent. layers: the plan's, from prefetch_layers().
     """
     here, there = speeds[placement.first], speeds[plan.device]
     link = there.direct if plan.pinned and there.direct else there.link
@@ -167,8 +202,11 @@ def prefetch_seconds(
         read = sum(min(n * t.read, sizes.held[placement.first][t.name]) for t in tensors) / mean_read
         mine = max(here.layer[1] * macs, here.layer[0] * read)
         sending, computing = _held(sizes, plan.device, tensors) / link, there.layer[1] * macs
-        if placement.label(label) == placement.first:
-            locked = max(there.link, there.direct)  # what crosses lies in locked pages where there are any
+        locked = max(there.link, there.direct)  # what crosses lies in locked pages where there are any
+        if label in plan.states:
+            back = n * sum(sizes.positions[name] for name in plan.states[label])
+            computing += back / locked + there.latency + there.start
+        elif placement.label(label) == placement.first:
             crossing = 2 * (here.latency + there.latency) + n * _crossing(sizes) / locked
             computing += crossing + 2 * there.start + ATTENTION * mine
         own += mine
@@ -177,8 +215,8 @@ def prefetch_seconds(
 
 
 def _crossing(sizes: Sizes) -> int:
-    """Bytes per token that cross for a layer of the CPU: queries, keys and values to the CPU, the attention's
-    result back.
+    """Bytes per token that cross for a layer of the CPU whose attention stays there: queries, keys and values
+    to the CPU, the attention's result back.
     """
     return 4 * 4 * sizes.width
 

@@ -78,7 +78,9 @@ class Settled:
         found = predict(self.placement, sizes, speeds, self.expert_cache)
         if self.prefetch is None:
             return found
-        return with_prefetched(found, self.candidate.placement, sizes, self.prefetch, speeds)
+        return with_prefetched(
+            found, self.candidate.placement, sizes, self.prefetch, speeds, self.arch.cache.batch
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ def settle(
         speeds = {d.name: measure(d) for d in devices}
     short = not fits(sizes.on(candidate.placement), prefetching.budgets, host=True)
     settled = _settled(arch, candidate, wanted, short, [*said, *_left(candidate, sizes, wanted, why)])
-    plan = None if settled.streamed else prefetching.plan(candidate.placement, speeds, options.batch)
+    plan = None if settled.streamed else prefetching.plan(candidate.placement, speeds)
     spare = chosen.for_experts
     if plan is not None:
         spare = {**spare, plan.device: spare[plan.device] - plan.nbytes}
@@ -206,7 +208,7 @@ def _choose(
     for _ in range(TRIES):
         taken = {d.name: needed.get(d.name, 0) + kept.get(d.name, 0) for d in devices}
         budgets = tuple(MemoryBudget(d.name, free[d.name] - taken[d.name], apart(d)) for d in devices)
-        prefetching = Prefetching(sizes, budgets, wanted, can_pin)
+        prefetching = Prefetching(sizes, budgets, wanted, can_pin, plans.options.batch)
         judge = None if speeds is None else partial(prefetching.predicted, speeds=speeds)
         candidate = choose(sizes, budgets, wanted, judge)
         found = plans.scratch(candidate.placement)

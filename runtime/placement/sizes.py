@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from satchel.runtime.compiler.memory import nbytes, stride_of
 from satchel.runtime.compiler.place import touched
 from satchel.runtime.device.device import Device
-from satchel.runtime.graph import LEAVES, Node, Type, toposort
-from satchel.runtime.layers.arch import Forward
+from satchel.runtime.engine.states import grouped
+from satchel.runtime.graph import LEAVES, Node, Roots, Type, toposort
+from satchel.runtime.layers.arch import RECURRENT, Forward, windows_of
 from satchel.runtime.ops import OPS
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.plan import Bucket, align_up
@@ -41,6 +42,8 @@ class Sizes:
     tensors: tuple[Tensor, ...]  # one per layer that reads it
     states: Mapping[str, tuple[str, int]]  # bytes and label of each
     held: Mapping[str, Mapping[str, int]] = field(repr=False)  # bytes of each weight, by device
+    # Bytes of a position, for each state that has the keys or values of one layer alone.
+    positions: Mapping[str, float] = field(default_factory=dict)
 
     def on(self, placement: Placement) -> dict[str, int]:
         """Bytes of weights and states by device. A tensor that several layers read counts once per device."""
@@ -76,14 +79,28 @@ def sizes_of(forward: Forward, layers: int, devices: Sequence[Device], repack: b
     order = toposort(forward.roots(TOKENS))
     tensors = tuple(dict.fromkeys(t for node in order if node.op not in LEAVES for t in _read(node)))
     states: dict[str, tuple[str, int]] = {}
+    users: dict[str, set[str]] = {}
     for node in order:
         state = None if node.op in LEAVES else touched(node)
-        if state is not None and state.name not in states:
+        if state is None:
+            continue
+        users.setdefault(state.name, set()).add(node.name)
+        if state.name not in states:
             label = "output" if state.name == TOKENS else node.name
             states[state.name] = label, align_up(nbytes(state.type, Bucket(1, 1)))
     width = next(n.width for n in order if n.op == "get_rows")
     types = packable(forward) if repack else {}
-    return Sizes(layers, width, tensors, states, {d.name: _held(d, tensors, types) for d in devices})
+    held = {d.name: _held(d, tensors, types) for d in devices}
+    positions = {name: n for name, n in _positions(forward.roots(TOKENS)) if len(users[name]) == 1}
+    return Sizes(layers, width, tensors, states, held, positions)
+
+
+def _positions(roots: Roots) -> Iterator[tuple[str, float]]:
+    """Bytes of a position, for each state with keys or values: (blocks, heads, positions, numbers)."""
+    for window, group in zip(windows_of(roots), grouped(roots), strict=True):
+        for name, type in group if window != RECURRENT else ():
+            blocks, _, block, _ = (d for d in type.shape if isinstance(d, int))
+            yield name, nbytes(type, Bucket(1, 1)) / (blocks * block)
 
 
 def _read(node: Node) -> Iterator[Tensor]:

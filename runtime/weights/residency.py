@@ -13,7 +13,7 @@ from typing import Any
 
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.target import DeviceTarget
-from satchel.runtime.device.device import Device
+from satchel.runtime.device.device import Buffer, Device
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.weights.packing import PackedWeight, PackedWeights, Places, packed_by
 from satchel.runtime.weights.weights import DeviceWeights
@@ -23,13 +23,37 @@ PackedOn = Mapping[str, PackedWeights]
 WeightsOn = Mapping[str, DeviceWeights]
 
 
+class Pager:
+    """What brings a layer's weights to a device in time. A program calls it in each of its steps."""
+
+    def begin(self, fields: Mapping[str, Array], tokens: int) -> None:
+        """Called before the first segment. fields: the step's inputs; tokens: how many it has."""
+
+    def enter(self, label: str) -> None:
+        """Called before each segment of the device, with its layer's label."""
+
+    def end(self) -> None:
+        """Called after the last segment was launched, and before a step waits for the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateBlocks:
+    """Where a layer's keys or values lie, block after block."""
+
+    buffer: Buffer
+    start: int  # offset of block 0
+    size: int  # bytes of a block
+    table: str  # the input that has the block table
+
+
 @dataclass(frozen=True, slots=True)
 class StepWeights:
     """How the steps of one size reach their weights."""
 
     devices: WeightsOn
-    # By device, what brings a layer's weights there: called with its label before each of its segments.
-    pagers: Mapping[str, Callable[[str], None]] = field(default_factory=dict)
+    pagers: Mapping[str, Pager] = field(
+        default_factory=dict
+    )  # by device, what brings a layer's weights there
     # Called with the expert ids (T, k) that a layer selects, if they cross devices.
     picked: Callable[[str, Array], None] | None = None
 
@@ -69,6 +93,11 @@ class Residency:
     def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
         """Makes the weights that `packed` names readable by each device, those in it packed."""
         raise NotImplementedError
+
+    def attach(self, states: Mapping[str, StateBlocks], block: int) -> None:
+        """Told after load(): where keys and values lie, by the names of the states, and positions of a
+        block.
+        """
 
     def steps(self, tokens: int, loaded: WeightsOn) -> StepWeights:
         """How steps of so many tokens reach the loaded weights."""
@@ -116,6 +145,9 @@ class Over(Residency):
 
     def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
         return self.inner.load(devices, packed)
+
+    def attach(self, states: Mapping[str, StateBlocks], block: int) -> None:
+        self.inner.attach(states, block)
 
     def steps(self, tokens: int, loaded: WeightsOn) -> StepWeights:
         return self.inner.steps(tokens, loaded)

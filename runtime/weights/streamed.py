@@ -15,12 +15,20 @@ from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import Device
 from satchel.runtime.graph import Type
 from satchel.runtime.weights.packing import PackedWeights
-from satchel.runtime.weights.residency import Over, PackedOn, Residency, StepWeights, Targets, WeightsOn
+from satchel.runtime.weights.residency import (
+    Over,
+    PackedOn,
+    Pager,
+    Residency,
+    StepWeights,
+    Targets,
+    WeightsOn,
+)
 
 EMBEDDINGS = "token_embd.weight"  # a step reads only a few rows, unless it is the head too
 
 
-class FilePages:
+class FilePages(Pager):
     """Pages of a mapped file, by layer."""
 
     def __init__(self, gguf: GGUF) -> None:
@@ -70,7 +78,7 @@ class Streamed(Over):
 
     def __init__(self, inner: Residency, gguf: GGUF, devices: Collection[str]) -> None:
         super().__init__(inner)
-        self._pagers = dict.fromkeys(devices, FilePages(gguf).enter)
+        self._pagers = dict.fromkeys(devices, FilePages(gguf))
 
     def targets(self, devices: Sequence[Device], types: Mapping[str, Type]) -> Targets:
         found = self.inner.targets(devices, types)

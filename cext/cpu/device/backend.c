@@ -119,19 +119,18 @@ static int new_buffer(hal_device *d, const hal_buffer *made, hal_buffer **out) {
 }
 
 /* Uses calloc, not an aligned allocation: the system gives zeroed pages lazily. Weights request huge pages: with small ones a
- * core spends a quarter of its memory read time on TLB misses. Values that cross devices have pages of their own, which the other
- * device may lock. */
+ * core spends a quarter of its memory read time on TLB misses. Values that cross devices and states have pages of their own, which
+ * another device may lock. */
 static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
     int large = desc->usage == HAL_WEIGHT && desc->size >= 2 * LARGE_PAGE;
-    uint64_t least = large                     ? LARGE_PAGE
-                     : desc->usage == HAL_LINK ? OWN_PAGES
-                                               : ALIGN,
+    int own = desc->usage == HAL_LINK || desc->usage == HAL_STATE;
+    uint64_t least = large ? LARGE_PAGE : own ? OWN_PAGES : ALIGN,
              align = desc->align > least ? desc->align : least, room;
     hal_buffer made = {.size = desc->size, .is_arena = desc->usage == HAL_ARENA};
     int code;
     if (align & (align - 1))
         return hal_fail(HAL_E_INVALID, "buffer: align is %llu, no power of two", (unsigned long long)align);
-    room = desc->usage == HAL_LINK ? OWN_PAGES + align : align;
+    room = own ? OWN_PAGES + align : align;
     if (desc->size > SIZE_MAX - room || !(made.owned = calloc(1, desc->size + room)))
         return hal_fail(HAL_E_MEMORY, "cannot reserve %llu bytes", (unsigned long long)desc->size);
     made.data = (uint8_t *)(((uintptr_t)made.owned + align - 1) & ~(uintptr_t)(align - 1));

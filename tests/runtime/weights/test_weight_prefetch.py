@@ -21,6 +21,7 @@ from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs, Options
 from satchel.runtime.device.device import Buffer, Device, PinnedMemory
 from satchel.runtime.device.libraries import find_backend, libraries
+from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.placement.choose import MemoryBudget, choose
 from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.placement.predict import Speed, predict
@@ -34,7 +35,13 @@ from satchel.runtime.placement.prefetch import (
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.weights import prefetch
-from satchel.runtime.weights.prefetch import SLOTS, PrefetchPlan, WeightPrefetcher
+from satchel.runtime.weights.prefetch import (
+    SLOTS,
+    PrefetchPlan,
+    WeightPrefetcher,
+    block_ranges,
+    step_blocks,
+)
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")
@@ -51,8 +58,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "mixture": ("deepseek2", "q4_k"),
         "deep": ("smollm3", "q8_0"),
         "experts": ("qwen3moe", "q4_k"),
+        "windows": ("gemma2", "q8_0"),
+        "latent": ("deepseek2", "q4_k"),
+        "hybrid": ("qwen3next", "q8_0"),
     }
-    return {name: tiny_file.write_model(folder / f"{name}.gguf", *kind) for name, kind in kinds.items()}
+    keys: dict[str, dict[str, Any]] = {"windows": {"gemma2__attention__sliding_window": 20}}
+    return {
+        name: tiny_file.write_model(folder / f"{name}.gguf", *kind, **keys.get(name, {}))
+        for name, kind in kinds.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +142,100 @@ def test_a_layer_is_sent_once_a_step_and_its_neighbour_meanwhile(
         assert np.isfinite(model.logits(IDS)).all()  # what was begun is forgotten
 
 
+@pytest.mark.parametrize("device", ["remote", "emulated"])
+@pytest.mark.parametrize("kind", ["dense", "windows", "latent"])
+def test_keys_and_values_travel_with_the_weights(files: dict[str, Path], kind: str, device: str) -> None:
+    """A long step has the bits that it has where the device holds the model, behind others and beside
+    another sequence; what it wrote is what the CPU's own steps read.
+    """
+    if device not in HAVE or (device == "emulated" and kind != "dense"):
+        pytest.skip("one emulated model will do")
+    rounds = [[(0, IDS[:40])], [(0, IDS[5:37]), (1, IDS[:33])], [(1, IDS[9:42]), (0, IDS[:3])]]
+    rules = [f"^output={device}", f"token_embd={device}"]
+    found, options = (
+        {},
+        Options(device=device, threads=1, cache_type="f16", slots=2, context=160, override_tensor=rules),
+    )
+    for word in ("off", "on"):
+        layers = replace(options, gpu_layers="all" if word == "off" else 1, prefetch_weights=word)
+        with Model.load(files[kind], layers) as model:
+            on = model.engine.residency
+            assert isinstance(on, WeightPrefetcher) == (word == "on")
+            if isinstance(on, WeightPrefetcher):
+                assert on.plan.states.keys() == on.plan.layers.keys()
+                plan = model.engine.program(LEAST, LEAST, "logits").plan
+                assert {s.device for s in plan.segments if s.steps[0].label.startswith("blk.")} == {device}
+            got = [
+                model.engine.logits([BatchEntry(slot, tuple(ids)) for slot, ids in entries])
+                for entries in rounds
+            ]
+            found[word] = got, model.engine.logits([BatchEntry(0, (7,)), BatchEntry(1, (8,))])
+    for mine, theirs in zip(found["on"][0], found["off"][0], strict=True):
+        assert mine.tobytes() == theirs.tobytes()
+    short, expected = found["on"][1], found["off"][1]
+    assert np.square(short - expected).sum() / np.square(expected).sum() < 1e-3
+
+
+def test_recurrent_states_do_not_travel(files: dict[str, Path]) -> None:
+    options = Options(device="remote", threads=1, prefetch_weights="on", gpu_layers=1)
+    with Model.load(files["hybrid"], options) as model:
+        residency = model.engine.residency
+        assert isinstance(residency, WeightPrefetcher)
+        plan = residency.plan
+        assert (list(plan.layers), list(plan.states)) == (["blk.0", "blk.1"], ["blk.1"])
+        expected = model.logits(IDS).tobytes()
+        assert model.logits(IDS).tobytes() == expected
+
+
+def test_the_cache_stays_where_the_options_say(files: dict[str, Path]) -> None:
+    options = Options(device="remote", threads=1, gpu_layers=1, prefetch_weights="on", kv_offload=False)
+    with Model.load(files["dense"], options) as model:
+        residency = model.engine.residency
+        assert isinstance(residency, WeightPrefetcher) and not residency.plan.states
+
+
+def test_what_a_failed_step_wrote_is_not_read_back(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Model.load(files["dense"], device="remote", threads=1, gpu_layers=1, prefetch_weights="on") as model:
+        residency = model.engine.residency
+        assert isinstance(residency, WeightPrefetcher)
+        expected = model.logits(IDS).tobytes()
+        read, sent = list[str](), WeightPrefetcher._send
+
+        def broken(self: WeightPrefetcher, at: int, ahead: bool = False) -> None:
+            if at == 1:
+                raise DeviceError("the cable is out")
+            sent(self, at, ahead)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(WeightPrefetcher, "_send", broken)
+            with pytest.raises(DeviceError, match="the cable is out"):
+                model.logits(IDS)
+        assert residency._entered == "blk.0"
+        read_back = WeightPrefetcher._read_back
+
+        def noted(self: WeightPrefetcher, label: str) -> None:
+            read.append(label)
+            read_back(self, label)
+
+        monkeypatch.setattr(WeightPrefetcher, "_read_back", noted)
+        assert model.logits(IDS).tobytes() == expected
+        assert [label for label in read if label] == list(residency.plan.states)
+
+
+def test_blocks_of_a_step() -> None:
+    tables = {
+        "table": np.array([[4, 5, 6, 9], [0, 1, 2, 3]], np.int32),
+        "table.8": np.array([[-1, -1, 7, 2]] * 2),
+    }
+    slots, positions = np.array([1, 0, 0, 0]), np.array([0, 31, 32, 33])
+    found = step_blocks(tables, slots, positions, 16)
+    assert found.before == {"table": [(4, 2)], "table.8": []}
+    assert found.written == {"table": [(0, 1), (5, 2)], "table.8": [(7, 1)]}
+    assert block_ranges([]) == []
+
+
 EXPERTS: LoadKwargs = {
     "threads": 1,
     "gpu_layers": "all",
@@ -152,8 +260,8 @@ def test_experts_of_a_devices_layers_are_prefetched(
     monkeypatch.setattr(prefetch, "SLOTS", 2)
     fill = WeightPrefetcher._fill
 
-    def filled(self: WeightPrefetcher, label: str) -> None:
-        fill(self, label)
+    def filled(self: WeightPrefetcher, label: str, *what: bool) -> None:
+        fill(self, label, *what)
         if self._pinned:
             card = self._pinned[0].device
             self._unpin()  # waits for what is sent
@@ -206,16 +314,16 @@ def test_the_next_layer_is_queued_before_a_layer_begins(
     filled, begun = list[str](), list[str]()
     fill, enter = WeightPrefetcher._fill, WeightPrefetcher.enter
 
-    def noted(self: WeightPrefetcher, label: str) -> None:
-        fill(self, label)
+    def noted(self: WeightPrefetcher, label: str, *what: bool) -> None:
+        fill(self, label, *what)
         filled.append(label)
 
     def entered(self: WeightPrefetcher, label: str) -> None:
         enter(self, label)
         if label in self.plan.layers:
             begun.append(label)
-            following = list(self.plan.layers)[: list(self.plan.layers).index(label) + 2]
-            assert filled == following
+            layers = list(self.plan.layers)
+            assert layers[: layers.index(label) + 2][-1] in self._filled.values()
 
     monkeypatch.setattr(WeightPrefetcher, "_fill", noted)
     monkeypatch.setattr(WeightPrefetcher, "enter", entered)
@@ -223,7 +331,13 @@ def test_the_next_layer_is_queued_before_a_layer_begins(
         prefetcher = model.engine.residency
         assert isinstance(prefetcher, WeightPrefetcher) and prefetcher._pinned
         model.logits(IDS[:LEAST])
-        assert list(dict.fromkeys(begun)) == filled == list(prefetcher.plan.layers)
+        layers = list(prefetcher.plan.layers)
+        assert list(dict.fromkeys(begun)) == layers and len(layers) == 3
+        assert filled == [*layers, layers[0]]  # the next step's, in the buffer of the last
+        begun.clear()
+        filled.clear()
+        model.logits(IDS[:LEAST])
+        assert filled == [layers[2], layers[0]]  # the second layer stays where it is
 
 
 def test_the_pages_of_all_prefetched_weights_are_locked_once(files: dict[str, Path]) -> None:
@@ -275,14 +389,23 @@ def test_weights_are_prefetched_from_where_it_is_quicker(sized: Sizes) -> None:
     directly = [least(replace(FAST, direct=sent / seconds), SLOW, pinned) for seconds in (1e-5, 10)]
     assert directly == [LEAST, None]
     speeds = {"remote": FAST, "cpu": SLOW}
-    assert prefetching.plan(placement, speeds, 512) is not None
-    assert prefetching.plan(placement, None, 512) is None
+    assert prefetching.plan(placement, speeds) is not None
+    assert prefetching.plan(placement, None) is None
     off = Options(device="remote", gpu_layers=1, prefetch_weights="off").placement_options
-    assert Prefetching(sized, budgets, off).plan(placement, speeds, 512) is None
+    assert Prefetching(sized, budgets, off).plan(placement, speeds) is None
     held = sized.on(placement)["remote"]
-    tight = [MemoryBudget("remote", held - 1000, True), budgets[1]]
     on = Options(device="remote", gpu_layers=1, prefetch_weights="on").placement_options
-    assert Prefetching(sized, tight, on).plan(placement, None, 512) is None
+    assert plan.states.keys() == plan.layers.keys()
+    states = SLOTS * max(sum(own.values()) for own in plan.states.values())
+    for missing, travelling in ((0, True), (states, False)):
+        exact, less = (
+            Prefetching(sized, [MemoryBudget("remote", held - missing - n, True), budgets[1]], on).plan(
+                placement, None
+            )
+            for n in (0, 1000)
+        )
+        assert exact is not None and bool(exact.states) == travelling
+        assert (less is None) == (missing > 0) and (less is None or not less.states)
 
 
 def test_pages_are_locked_where_the_host_has_memory_to_spare(sized: Sizes) -> None:
@@ -309,22 +432,21 @@ def test_a_prompt_is_predicted_with_what_is_prefetched(sized: Sizes) -> None:
     assert (found.prompt, found.long, found.seconds) == (without.prompt, without.long, without.seconds)
 
 
-def test_experts_are_sent_once_for_a_long_prompt(files: dict[str, Path]) -> None:
-    """A long step is then one, where that of a CPU's layers is not: the host computes their attention."""
+def test_weights_are_sent_once_for_each_step_of_a_long_prompt(files: dict[str, Path]) -> None:
     cpu, remote = (find_backend(name).open(threads=1) for name in ("cpu", "remote"))
     with cpu, remote, open_gguf(files["experts"]) as gguf:
         arch = dry_run(gguf, [cpu], measure=lambda d: FAST).arch
         sizes = sizes_of(arch.build(), arch.layers, [remote, cpu])
     budgets = [MemoryBudget("remote", 1 << 40, True), MemoryBudget("cpu", 1 << 40, False)]
     long = []
-    for rules, layers in ((["_exps=cpu"], "all"), ([], 0)):
+    for rules, layers, batch in ((["_exps=cpu"], "all", 4096), ([], 0, 4096), ([], 0, 512)):
         options = Options(
             device="remote,cpu", gpu_layers=layers, override_tensor=[*rules, "token_embd=remote"]
         )
-        prefetching = Prefetching(sizes, budgets, options.placement_options, can_pin=True)
+        prefetching = Prefetching(sizes, budgets, options.placement_options, True, batch)
         placement = choose(sizes, budgets, options.placement_options).placement
         plan = prefetching.candidate(placement)
         assert plan is not None
         slow = replace(FAST, direct=plan.sent / 0.1)  # sending takes 0.1 s
         long.append(prefetching.predicted(placement, {"remote": slow, "cpu": SLOW}).long)
-    assert long == [pytest.approx(0.1, rel=0.2), pytest.approx(0.4, rel=0.2)]
+    assert long == [pytest.approx(seconds, rel=0.2) for seconds in (0.1, 0.1, 0.4)]
