@@ -18,8 +18,8 @@ from satchel.runtime.placement.predict import Prediction
 from satchel.runtime.placement.sizes import Sizes
 
 MIB = 1 << 20
-# With fewer layers on devices apart a mixture must take this share of the time or less: its experts can be on
-# the CPU alone, and attention of whole layers there slows down with the context, which is not predicted.
+# With whole layers on the CPU a mixture must take this share of the time or less that it takes with experts
+# alone there: attention of the CPU's layers slows down with the context, which is not predicted.
 CLEARLY = 0.75
 PERMUTED = 4  # up to 4 devices apart, every order is tried
 NO_SHARES: Mapping[str, float] = MappingProxyType({})
@@ -59,14 +59,15 @@ def choose(
     """
     check_rules(options.rules, sizes, budgets)
     best: PlacementCandidate | None = None
-    least = float("inf")
+    least = limit = float("inf")
     for candidate in candidates(sizes, budgets, options, orders=predict is not None):
         if best is not None and (predict is None or (options.named and _amount(candidate) != _amount(best))):
             break
         if fits(sizes.on(candidate.placement), budgets):
             seconds = predict(candidate.placement).seconds if predict else 0.0
-            less = sizes.mixture and best is not None and candidate.on < best.on
-            if seconds < (CLEARLY * least if less else least):
+            if sizes.mixture and candidate.on == sizes.layers:  # these come first
+                limit = min(limit, CLEARLY * seconds)
+            if seconds < (least if candidate.on == sizes.layers else min(least, limit)):
                 best, least = candidate, seconds
     if best is None:
         raise _too_much(sizes, budgets, options)

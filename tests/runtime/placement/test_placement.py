@@ -18,7 +18,7 @@ from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs, Options, settled
 from satchel.runtime.device.device import Buffer, Device
 from satchel.runtime.device.libraries import find_backend, libraries
-from satchel.runtime.placement import speeds
+from satchel.runtime.placement import speeds, step
 from satchel.runtime.placement.choose import MemoryBudget, PlacementCandidate, candidates, choose, fits
 from satchel.runtime.placement.devices import Open
 from satchel.runtime.placement.dryrun import dry_run
@@ -31,12 +31,14 @@ from satchel.runtime.placement.options import (
 )
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import PROMPT, Prediction, Speed, crossings, predict
+from satchel.runtime.placement.settle import Settled
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.placement.smaller import recipe_that_fits
 from satchel.runtime.placement.speeds import speed_of
 from satchel.runtime.placement.step import LARGE as LARGE_STEP
 from satchel.runtime.placement.step import STEP
 from satchel.runtime.sampling import GREEDY
+from satchel.runtime.weights.prefetch import PrefetchPlan
 from satchel.runtime.weights.streamed import FilePages, layer_number
 
 HAVE = {f.name for f in libraries() if not f.reason}
@@ -215,6 +217,21 @@ def test_experts_stay_before_layers_do(sized: dict[str, Sizes]) -> None:
     assert candidate.on == sizes.layers and candidate.head and candidate.experts == sizes.layers
     assert {candidate.placement.weight(t.name, t.label) for t in sizes.tensors if t.expert} == {"cpu"}
     assert {candidate.placement.weight(t.name, t.label) for t in sizes.tensors if not t.expert} == {"remote"}
+
+
+@pytest.mark.parametrize(("seconds", "on"), [((9, 6.5, 7, 10), 1), ((9, 8, 8, 10), 3), ((9, 8, 7.4, 10), 2)])
+def test_a_mixtures_whole_layers_stay_with_the_cpu_where_that_gains_a_quarter(
+    sized: dict[str, Sizes], seconds: tuple[float, ...], on: int
+) -> None:
+    """Over what it takes with all layers apart, however many stay. seconds: by the layers that are apart."""
+    sizes = sized["mixture"]
+
+    def foretold(placement: Placement) -> Prediction:
+        apart = sum(placement.label(f"blk.{i}") == "remote" for i in range(sizes.layers))
+        return Prediction(decode=0.0, prompt=1.0, whole=float(seconds[apart]))
+
+    options = Options(device="remote,cpu").placement_options
+    assert choose(sizes, budgets(LARGE), options, foretold).on == on
 
 
 def test_layers_go_on_to_the_next_device(sized: dict[str, Sizes]) -> None:
@@ -505,6 +522,38 @@ def test_experts_of_the_first_layers_stay(
 def test_experts_of_fewer_than_no_layer_are_refused() -> None:
     with pytest.raises(RequestError, match="must not be negative"):
         experts_rule(-1)
+
+
+@pytest.mark.parametrize(
+    ("large", "prefetch", "batch"), [(1, "auto", 4096), (3, "auto", 512), (3, "on", 4096)]
+)
+def test_a_large_step_with_prefetched_weights_must_be_foretold_to_be_faster(
+    files: dict[str, Path], large: float, prefetch: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where speeds are measured: it takes memory that more layers could have."""
+    placement = Placement("cpu", {f"blk.{i}": "remote" for i in range(3)})
+    travelling = {f"blk.{i}": {f"k.{i}": 64} for i in range(3)}
+    plan = PrefetchPlan("remote", {}, 32, placement, 0, 0, travelling)
+
+    class Foretold(Settled):
+        def predicted(self, devices: object, measure: object) -> Prediction:
+            return Prediction(0.0, 1.0, large if self.arch.cache.batch == LARGE_STEP else 2)
+
+    def made(gguf: GGUF, devices: object, options: Options, *rest: object) -> Settled:
+        return Foretold(
+            archs[options.batch], PlacementCandidate(Placement("cpu"), 0, True, True), prefetch=plan
+        )
+
+    options = Options(prefetch_weights=prefetch, threads=1)
+    cpu, remote = (find_backend(name).open(threads=1) for name in ("cpu", "remote"))
+    with cpu, remote, open_gguf(files["dense"]) as gguf:
+        archs = {
+            n: dry_run(gguf, [cpu], replace(options, batch=n), lambda d: FAST).arch
+            for n in (STEP, LARGE_STEP)
+        }
+        monkeypatch.setattr(step, "settle", made)
+        found = step.settle_step(gguf, [remote, cpu], options, options.placement_options, lambda d: FAST)
+    assert found[1] == found[0].arch.cache.batch == batch
 
 
 @pytest.mark.parametrize(
