@@ -44,18 +44,28 @@ RING = 64 << 20  # bytes that are drawn of each format
 PIECE = 16 << 20  # bytes of one write
 WRITERS = 8  # threads that write
 NORMAL = 1  # token type
-# By block format: the scale with which uniform codes have the standard deviation DEVIATION.
+# By block format: the scale with which uniform codes have the standard deviation DEVIATION, and the mean 0.
+# With another mean all tokens have a direction in common, and a mixture sends most to the same few experts.
 SCALES: Mapping[str, Mapping[str, float]] = {
-    "q4_k": {"d": DEVIATION / 200, "dmin": DEVIATION / 30},
-    "q5_k": {"d": DEVIATION / 400, "dmin": DEVIATION / 30},
+    "q4_k": {"d": DEVIATION / 259, "dmin": 7.5 * DEVIATION / 259},
+    "q5_k": {"d": DEVIATION / 527, "dmin": 15.5 * DEVIATION / 527},
     "q6_k": {"d": DEVIATION / 1200},
     "q8_0": {"d": DEVIATION / 74},
     "q4_0": {"d": DEVIATION / 4.6},
     "q5_0": {"d": DEVIATION / 9.2},
     "mxfp4": {"e": 120},
 }
-# Vectors by the end of their name: the value that keeps a layer's numbers in range. Biases are 0, norms 1.
-CONSTANTS = {".bias": 0.0, "attn_sinks.weight": 0.0, "ssm_a": -1.0}
+# Vectors by the end of their name: the value that keeps a layer's numbers in range. Biases are 0, norms 1 but
+# for those before attention and scans: random weights attend to all tokens alike, so what they add is nearly
+# the same for each token. It stays small beside what tells the tokens apart, or a router would see one token.
+CONSTANTS = {
+    ".bias": 0.0,
+    "attn_sinks.weight": 0.0,
+    "ssm_a": -1.0,
+    "attn_norm.weight": 1 / 64,
+    "attn_kv_a_norm.weight": 1 / 64,
+    "ssm_norm.weight": 1 / 64,
+}
 
 
 def tensor_shapes(s: Shape) -> Shapes:
