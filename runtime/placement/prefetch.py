@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import product
 
 from satchel.runtime.placement.choose import MemoryBudget
 from satchel.runtime.placement.options import AUTO, OFF, PlacementOptions
@@ -44,20 +44,23 @@ class Prefetching:
         if self.options.prefetch == OFF or far is None or far.name == placement.first:
             return None
         layers = prefetch_layers(placement, sizes, far.name)
-        bytes = {label: _held(sizes, far.name, tensors) for label, tensors in layers.items()}
         room = far.free + reserved(sizes, self.options, far.name) - sizes.on(placement)[far.name]
-        states = travelling_states(placement, layers, sizes)
-        if not layers:
-            return None
-        if slots_bytes(bytes, states) > room:
-            states = {}
-        if slots_bytes(bytes, states) > room:
+        travelling = travelling_states(placement, layers, sizes)
+        following = resident_layers(placement, layers, sizes, far.name)
+        for states, residents in product((travelling, {}), ({}, following)) if layers else ():
+            bytes = {label: _held(sizes, far.name, own) for label, own in {**layers, **residents}.items()}
+            more = slots_bytes(bytes, states) - sum(bytes[label] for label in residents)
+            if more <= room:
+                break
+        else:
             return None
         sent = sum(bytes.values())
-        names = {label: tuple(t.name for t in tensors) for label, tensors in layers.items()}
+        names = {label: tuple(t.name for t in own) for label, own in {**layers, **residents}.items()}
         where = prefetch_where(placement, layers, far.name)
         pinned = self.can_pin and self._has_memory(placement, sent)
-        return PrefetchPlan(far.name, names, LEAST, where, slots_bytes(bytes, states), sent, states, pinned)
+        return PrefetchPlan(
+            far.name, names, LEAST, where, more, sent, states, pinned, residents=tuple(residents)
+        )
 
     def _has_memory(self, placement: Placement, more: int) -> bool:
         """Whether the host has so many bytes more than its weights and states need."""
@@ -93,12 +96,10 @@ def with_prefetched(
     """
     steps = max(1, LONG // batch)
     prompt, long = found.prompt, found.long
-    layers = prefetch_layers(placement, sizes, plan.device)
-    seconds = partial(prefetch_seconds, placement, sizes, plan, layers, speeds)
-    own, prefetched = seconds(PROMPT)
+    own, prefetched = prefetch_seconds(placement, sizes, plan, speeds, PROMPT)
     if plan.gain * prefetched < own:
         prompt = max(prefetched, prompt - own + prefetched)
-    own, prefetched = (steps * x for x in seconds(LONG // steps))
+    own, prefetched = (steps * x for x in prefetch_seconds(placement, sizes, plan, speeds, LONG // steps))
     if plan.gain * prefetched < own:
         long = max(prefetched, long - own + prefetched)
     return replace(found, prompt=prompt, whole=long)
@@ -130,6 +131,33 @@ def prefetch_layers(placement: Placement, sizes: Sizes, device: str) -> dict[str
         for label, tensors in found.items()
         if any(t.macs for t in tensors.values())
     }
+
+
+def resident_layers(
+    placement: Placement, layers: Layers, sizes: Sizes, device: str
+) -> dict[str, list[Tensor]]:
+    """The device's own layers that can lie in the buffers between long steps: those behind the prefetched
+    ones, as many as there are buffers, and tensors of theirs of the same kind that no other layer reads.
+    """
+    found: dict[str, list[Tensor]] = {}
+    if not layers:
+        return found
+    last = list(layers)[-1]
+    whole = placement.label(last) == placement.first
+    after = int(last.removeprefix("blk.")) + 1
+    for label in (f"blk.{i}" for i in range(after, min(after + SLOTS, sizes.layers))):
+        own = {
+            t.name: t
+            for t in sizes.tensors
+            if t.label == label
+            and t.name.startswith(f"{label}.")
+            and placement.weight(t.name, label) == device
+            and (whole or t.expert)
+        }
+        if placement.label(label) != device or not any(t.macs for t in own.values()):
+            break
+        found[label] = list(own.values())
+    return found
 
 
 def travelling_states(placement: Placement, layers: Layers, sizes: Sizes) -> dict[str, dict[str, int]]:
@@ -172,9 +200,9 @@ def min_prefetch_tokens(
     """The smallest step, a power of two up to `batch` tokens, in which prefetched weights are faster; None if
     there is none.
     """
-    layers, n = prefetch_layers(placement, sizes, plan.device), LEAST
+    n = LEAST
     while n <= batch:
-        own, prefetched = prefetch_seconds(placement, sizes, plan, layers, speeds, n)
+        own, prefetched = prefetch_seconds(placement, sizes, plan, speeds, n)
         if plan.gain * prefetched < own:
             return n
         n *= 2
@@ -182,26 +210,26 @@ def min_prefetch_tokens(
 
 
 def prefetch_seconds(
-    placement: Placement,
-    sizes: Sizes,
-    plan: PrefetchPlan,
-    layers: Layers,
-    speeds: Mapping[str, Speed],
-    n: int,
+    placement: Placement, sizes: Sizes, plan: PrefetchPlan, speeds: Mapping[str, Speed], n: int
 ) -> tuple[float, float]:
     """Predicted seconds of the plan's weights in a step of n tokens: where they are, and prefetched. From
     locked pages they are sent while the device computes; otherwise the host copies them meanwhile. The step
-    is the first of its prompts: no keys and values are sent. layers: the plan's, from prefetch_layers().
+    is the first of its prompts: no keys and values are sent.
     """
     here, there = speeds[placement.first], speeds[plan.device]
     link = there.direct if plan.pinned and there.direct else there.link
     mean_read, mean_macs = means(sizes)
     own = prefetched = 0.0
+    names = {(label, name) for label, tensors in plan.layers.items() for name in tensors}
+    layers: dict[str, list[Tensor]] = {label: [] for label in plan.layers}
+    for t in sizes.tensors:
+        if (t.label, t.name) in names:
+            layers[t.label].append(t)
     for label, tensors in layers.items():
         macs = sum(t.macs for t in tensors) / mean_macs * n / PROMPT
         read = sum(min(n * t.read, sizes.held[placement.first][t.name]) for t in tensors) / mean_read
-        mine = max(here.layer[1] * macs, here.layer[0] * read)
         sending, computing = _held(sizes, plan.device, tensors) / link, there.layer[1] * macs
+        mine = computing if label in plan.residents else max(here.layer[1] * macs, here.layer[0] * read)
         locked = max(there.link, there.direct)  # what crosses lies in locked pages where there are any
         if label in plan.states:
             back = n * sum(sizes.positions[name] for name in plan.states[label])

@@ -45,6 +45,13 @@ class PackedWeights(dict[str, PackedWeight]):
         super().__init__(packed)
         self.names, self.streamed = names, streamed
 
+    def without(self, names: frozenset[str]) -> PackedWeights:
+        """The same without these weights. ValueError where it has every weight of the file."""
+        if self.names is None:
+            raise ValueError("weights without names: which are left is not known")
+        left = {name: found for name, found in self.items() if name not in names}
+        return PackedWeights(left, self.names - names, self.streamed)
+
     def reads(self, name: str) -> bool:
         return self.names is None or name in self.names
 

@@ -12,12 +12,15 @@ The keys and values of a CPU's layer travel with its weights where a buffer has 
 the tokens before the step are sent, and those that the step wrote are read back before the next layer begins.
 So attention runs on the GPU too. Other states of a layer, and its attention with them, stay with the CPU.
 
+Where the device has no room for the buffers, its own layers that follow the prefetched ones lie in them: a
+long step sends them last, so after it they are there again, and short steps read them there.
+
 Invariant: between two steps the CPU's own state buffer has all keys and values of its layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import inf
@@ -59,11 +62,14 @@ class PrefetchPlan:
     layers: Mapping[str, tuple[str, ...]]  # names of the tensors of each layer, in order
     min_tokens: int  # smallest step that uses the prefetch
     placement: Placement  # of such a step
-    nbytes: int  # of the buffers on the device
+    nbytes: int  # of the buffers on the device, beside the residents
     sent: int  # bytes of the weights of all layers
     # By layer, the keys and values that travel with its weights: bytes of each, by the state's name.
     states: Mapping[str, Mapping[str, int]]
     pinned: bool = False  # the file's pages are locked in memory
+    # The last of the layers, which are the device's own: between long steps they lie in the buffers, where
+    # short steps read them.
+    residents: tuple[str, ...] = ()
 
     @property
     def gain(self) -> float:
@@ -89,6 +95,16 @@ class StepBlocks(NamedTuple):
     written: Mapping[str, Sequence[BlockRange]]
 
 
+class ResidentLayers(Pager):
+    """Short steps' hold on the layers that lie in the buffers."""
+
+    def __init__(self, restore: Callable[[], None]) -> None:
+        self._restore = restore
+
+    def begin(self, fields: Mapping[str, Array], tokens: int) -> None:
+        self._restore()
+
+
 class WeightPrefetcher(Over, Pager):
     """Weights on the CPU that another device computes with in long steps: the buffers there, and the thread
     that fills them.
@@ -99,7 +115,7 @@ class WeightPrefetcher(Over, Pager):
         self.gguf, self.plan, self.min_tokens = gguf, plan, float(plan.min_tokens)
         self.packed: dict[str, PackedWeight] = {}  # weights of the layers that the device packs
         self._order = list(plan.layers)
-        self._weights = DeviceWeights()
+        self._weights, self._residents = DeviceWeights(), DeviceWeights()
         self._filled: dict[int, str] = {}  # by slot, the layer that it holds or is being filled with
         self._coming: dict[str, Future[None]] = {}
         self._homes: dict[str, StateBlocks] = {}  # where the states that travel lie between steps
@@ -150,7 +166,9 @@ class WeightPrefetcher(Over, Pager):
                 places.buffers[place.buffer] = max(places.buffers.get(place.buffer, 0), end)
 
     def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
-        found = self.inner.load(devices, packed)
+        mine = frozenset(name for label in self.plan.residents for name in self.plan.layers[label])
+        others = {self.plan.device: packed[self.plan.device].without(mine)} if mine else {}
+        found = self.inner.load(devices, {**packed, **others})
         device = next((d for d in devices if d.name == self.plan.device), None)
         if device is None:
             self.min_tokens = inf  # the device has no part of the model
@@ -163,9 +181,21 @@ class WeightPrefetcher(Over, Pager):
             sizes[place.buffer] = max(sizes.get(place.buffer, 0), place.offset + size)
         self._weights = DeviceWeights(Places(places))
         self._weights.buffers = {name: device.alloc(size, PREFETCH) for name, size in sizes.items()}
+        self._residents = DeviceWeights(Places({name: places[name] for name in mine}))
+        self._residents.buffers = self._weights.buffers
         if self.plan.pinned:
             self._pin(device)
+        self._restore()
         return found
+
+    def _restore(self) -> None:
+        """Sends those of the residents that are not where short steps read them: at first, and after a step
+        that failed.
+        """
+        for label in self.plan.residents:
+            self._send(self._order.index(label), ahead=True)
+            if label in self._coming:
+                self._coming[label].result()
 
     def attach(self, states: Mapping[str, StateBlocks], block: int) -> None:
         self.inner.attach(states, block)
@@ -217,7 +247,11 @@ class WeightPrefetcher(Over, Pager):
     def steps(self, tokens: int, loaded: WeightsOn) -> StepWeights:
         found, name = self.inner.steps(tokens, loaded), self.plan.device
         if tokens < self.min_tokens:
-            return found
+            if not self.buffers or not self.plan.residents:
+                return found
+            there = {name: found.devices[name].overlaid(self._residents)}
+            pagers = {**found.pagers, name: ResidentLayers(self._restore)}
+            return replace(found, devices={**found.devices, **there}, pagers=pagers)
         both = {name: found.devices[name].overlaid(self._weights)}
         return replace(found, devices={**found.devices, **both}, pagers={**found.pagers, name: self})
 
@@ -267,12 +301,12 @@ class WeightPrefetcher(Over, Pager):
 
     def _leave(self) -> None:
         """Called behind a layer: reads back what it wrote, and behind the last one begins with the first ones
-        of the next step, while the device computes with weights of its own. Only with locked pages: else a
-        thread would copy for a step that may never come.
+        of the next step, while the device computes with weights of its own. Not where other layers lie in the
+        buffers, and only with locked pages: else a thread would copy for a step that may never come.
         """
         label, self._entered = self._entered, ""
         self._read_back(label)
-        if label == self._order[-1] and self._pinned:
+        if label == self._order[-1] and self._pinned and not self.plan.residents:
             for at in range(min(SLOTS, len(self._order))):
                 self._send(at, ahead=True)
 

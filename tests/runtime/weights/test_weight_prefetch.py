@@ -22,6 +22,7 @@ from satchel.runtime.api.options import LoadKwargs, Options
 from satchel.runtime.device.device import Buffer, Device, PinnedMemory
 from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.placement import prefetch as candidates
 from satchel.runtime.placement.choose import MemoryBudget, choose
 from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.placement.predict import Speed, predict
@@ -47,6 +48,7 @@ HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")
 IDS = [(7 * i) % 250 + 3 for i in range(2 * LEAST)]
 FAST = Speed((1e-5, 1e-3), (1e-4, 1e-4), 1e10, 1e-6)
+HOST = MemoryBudget("cpu", 1 << 40, False)
 SLOW = Speed((1e-3, 1e-1), (1e-3, 1e-3), 1e10, 1e-6)
 
 
@@ -174,6 +176,77 @@ def test_keys_and_values_travel_with_the_weights(files: dict[str, Path], kind: s
         assert mine.tobytes() == theirs.tobytes()
     short, expected = found["on"][1], found["off"][1]
     assert np.square(short - expected).sum() / np.square(expected).sum() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "device"), [("deep", "remote"), ("experts", "remote"), ("experts", "emulated")]
+)
+def test_layers_of_the_device_lie_in_the_buffers_between_long_steps(
+    files: dict[str, Path], kind: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short steps read them there, before a long step, behind one and behind one that failed."""
+    if device not in HAVE:
+        pytest.skip(f"needs the backend {device}")
+    monkeypatch.setattr(candidates, "product", lambda states, residents: [(states[0], residents[1])])
+    rules = ["blk.0.*_exps=cpu"] if kind == "experts" else [f"^output={device}", f"token_embd={device}"]
+    options = Options(device=device, threads=1, override_tensor=rules, expert_cache="off", context=160)
+    layers = "all" if kind == "experts" else 2
+    found = {}
+    for word in ("off", "on"):
+        with Model.load(files[kind], replace(options, gpu_layers=layers, prefetch_weights=word)) as model:
+            residency = model.engine.residency
+            short = [model.engine.logits([BatchEntry(0, (5,))])]
+            for ids in (IDS[:LEAST], IDS[3 : LEAST + 3]):
+                model.engine.logits([BatchEntry(0, tuple(ids))])
+                short.append(model.engine.logits([BatchEntry(0, (7,))]))
+            if isinstance(residency, WeightPrefetcher):
+                plan = residency.plan
+                assert (
+                    plan.residents == tuple(list(plan.layers)[-2:]) and plan.residents[0] not in plan.states
+                )
+                held = model.engine._weights[device].sizes()
+                assert sum(held.values()) < sum(found["held"].values())
+                with monkeypatch.context() as patch:
+                    patch.setattr(WeightPrefetcher, "_send", _broken_at_second)
+                    with pytest.raises(DeviceError, match="the cable is out"):
+                        model.engine.logits([BatchEntry(0, tuple(IDS[:LEAST]))])
+                assert not residency._filled
+            else:
+                found["held"] = model.engine._weights[device].sizes()
+            model.engine.rewind(0, 0)
+            short.append(model.engine.logits([BatchEntry(0, (5,))]))
+            found[word] = short
+    assert found["on"][0].tobytes() == found["off"][0].tobytes() == found["on"][-1].tobytes()
+    for mine, theirs in zip(found["on"], found["off"], strict=True):
+        assert np.square(mine - theirs).sum() / np.square(theirs).sum() < 1e-3
+
+
+def _broken_at_second(self: WeightPrefetcher, at: int, ahead: bool = False) -> None:
+    if at == 1 and not ahead:
+        raise DeviceError("the cable is out")
+
+
+def test_residents_are_counted_once(sized: Sizes) -> None:
+    """Where the buffers find no room beside all of the device's layers, the first of these lies in them."""
+    usual = Options(device="remote", gpu_layers=1).placement_options
+    placement = choose(sized, [MemoryBudget("remote", 1 << 40, True), HOST], usual).placement
+    held = sized.on(placement)["remote"]
+
+    def candidate(room: int) -> PrefetchPlan | None:
+        return Prefetching(sized, [MemoryBudget("remote", held + room, True), HOST], usual).candidate(
+            placement
+        )
+
+    whole = candidate(1 << 30)
+    assert whole is not None and not whole.residents and whole.states
+    fewer = candidate(whole.nbytes - 1)
+    assert fewer is not None and fewer.residents == ("blk.2",) and fewer.states == whole.states
+    assert list(fewer.layers) == ["blk.0", "blk.1", "blk.2"] and fewer.sent > whole.sent
+    resident = fewer.sent - whole.sent
+    assert whole.nbytes - resident <= fewer.nbytes < whole.nbytes
+    least = candidate(fewer.nbytes - 1)
+    assert least is not None and least.residents and not least.states
+    assert candidate(least.nbytes - 1) is None
 
 
 def test_recurrent_states_do_not_travel(files: dict[str, Path]) -> None:
@@ -395,17 +468,8 @@ def test_weights_are_prefetched_from_where_it_is_quicker(sized: Sizes) -> None:
     assert Prefetching(sized, budgets, off).plan(placement, speeds) is None
     held = sized.on(placement)["remote"]
     on = Options(device="remote", gpu_layers=1, prefetch_weights="on").placement_options
-    assert plan.states.keys() == plan.layers.keys()
-    states = SLOTS * max(sum(own.values()) for own in plan.states.values())
-    for missing, travelling in ((0, True), (states, False)):
-        exact, less = (
-            Prefetching(sized, [MemoryBudget("remote", held - missing - n, True), budgets[1]], on).plan(
-                placement, None
-            )
-            for n in (0, 1000)
-        )
-        assert exact is not None and bool(exact.states) == travelling
-        assert (less is None) == (missing > 0) and (less is None or not less.states)
+    exact = Prefetching(sized, [MemoryBudget("remote", held, True), budgets[1]], on).plan(placement, None)
+    assert exact is not None and exact.states.keys() == exact.layers.keys() and not exact.residents
 
 
 def test_pages_are_locked_where_the_host_has_memory_to_spare(sized: Sizes) -> None:
