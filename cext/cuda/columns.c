@@ -197,7 +197,7 @@ static int warp_bytes(const gpu_call *c, const gpu_traits *t, warp_kind k) {
     if (!k.tiles)
         return chunk_bytes(c, t, k.columns);
     if (k.int8)
-        return int8_room_in(t->shared - WARP_STATIC, columns_bytes(c)).bytes + WARP_STATIC;
+        return int8_room_of(columns_bytes(c)).bytes + WARP_STATIC;
     return (k.columns > WARP_COLUMNS ? shared_room_of(k.columns, columns_bytes(c)).bytes
                                      : warp_room_of(k.columns, k.tiles, columns_bytes(c)).bytes) +
            WARP_STATIC;

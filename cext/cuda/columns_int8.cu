@@ -9,8 +9,7 @@
  * float scales, as a float); after the chunk the sum is multiplied with the row's scale and the token's.
  *
  * The pieces of the activations come through a ring that all warps read, the weights into memory of the warp's own, whose next chunk is
- * fetched as soon as one is unpacked. Where the ring has room, half of the warps are two steps behind the others, so that at any time
- * some unpack and some use the tensor cores. Where rows and columns make too few groups, `parts` of them split K, as in columns_warp.cu. A
+ * fetched as soon as one is unpacked. Where rows and columns make too few groups, `parts` of them split K, as in columns_warp.cu. A
  * sum's order depends on the matrices, the number of columns that the call is made for and the device.
  */
 #include "columns_exchange.cuh"
@@ -211,6 +210,7 @@ static __device__ __forceinline__ void group_barrier() {
 
 /* A warp's copies and products. */
 struct int8_warp {
+    enum { RING = INT8_STAGES * BATCH_ACTS };
     const char *data, *piece; /* of the first of its tiles; this thread's part of the next piece to ask for */
     int apart, back;          /* bytes to the piece of 16 tokens more; to the first piece of the next chunk */
     int tiles, format, bytes; /* tiles that exist; bytes of a chunk of one */
@@ -218,7 +218,7 @@ struct int8_warp {
     int fetched;              /* pieces that were asked for */
     int now;                  /* tokens of the group */
     char *shared, *own;       /* the ring, and the memory for a chunk of its tiles */
-    int write, read, ring;    /* offsets in the ring of the next piece to ask for, and to multiply; its bytes */
+    int write, read;          /* offsets in the ring of the next piece to ask for, and to multiply */
 
     __device__ __forceinline__ void fetch_weights(int k) const {
         if (k < count)
@@ -241,7 +241,7 @@ struct int8_warp {
         }
         fetched++;
         piece += fetched % INT8_PIECES ? apart : back;
-        write = write + BATCH_ACTS == ring ? 0 : write + BATCH_ACTS;
+        write = write + BATCH_ACTS == RING ? 0 : write + BATCH_ACTS;
     }
 
     /* Begins a step: what is read in it is there, and all warps have read what is written in it. */
@@ -267,7 +267,7 @@ struct int8_warp {
                 copies_close();
                 if (16 * p < now)
                     int8_multiply<KIND>(shared + read, tile, acc, 4 * p);
-                read = read + BATCH_ACTS == ring ? 0 : read + BATCH_ACTS;
+                read = read + BATCH_ACTS == RING ? 0 : read + BATCH_ACTS;
             }
         }
     }
@@ -303,10 +303,9 @@ extern "C" __global__ void __launch_bounds__(WARP_THREADS, 1) columns_int8(const
     w.data = (const char *)c.v[team.which].data + ((int64_t)(team.row / TILE_ROWS + in) * chunks + from) * w.bytes;
     w.piece = (const char *)c.scratch + ((int64_t)(first / 16) * chunks + from) * BATCH_ACTS + 16 * threadIdx.x;
     w.apart = chunks * BATCH_ACTS, w.back = BATCH_ACTS - (INT8_PIECES - 1) * w.apart;
-    const int8_room room = int8_room_in(launched_bytes(), columns_bytes(&c));
-    const int lag = room.stages - INT8_LEAST_STAGES, behind = warp < WARP_WARPS / 2 ? 0 : lag;
+    const int8_room room = int8_room_of(columns_bytes(&c));
     w.shared = shared, w.own = shared + room.weights + warp * (room.weight / WARP_WARPS);
-    w.fetched = w.write = w.read = 0, w.ring = room.weights;
+    w.fetched = w.write = w.read = 0;
     w.fetch_weights(0);
     wait_before();
     w.now = min(rows_now(c, c.v[0]) - first, INT8_COLUMNS);
@@ -324,10 +323,6 @@ extern "C" __global__ void __launch_bounds__(WARP_THREADS, 1) columns_int8(const
     for (int i = 0; i < INT8_TILES * INT8_PIECES * 4; i++)
         acc[i / (INT8_PIECES * 4)][i % (INT8_PIECES * 4)][0] = acc[i / (INT8_PIECES * 4)][i % (INT8_PIECES * 4)][1] =
             0.0f;
-    for (int s = 0; s < behind; s++) {
-        w.begin();
-        copies_close();
-    }
     switch (int8_kind(w.format)) {
     case SCALE_INT:
         w.multiply<SCALE_INT>(acc);
@@ -337,10 +332,6 @@ extern "C" __global__ void __launch_bounds__(WARP_THREADS, 1) columns_int8(const
         break;
     default:
         w.multiply<SCALE_FLOAT>(acc);
-    }
-    for (int s = behind; s < lag; s++) {
-        w.begin();
-        copies_close();
     }
     copies_wait<0>();
     if (parts > 1 && !columns_exchange(c, blockIdx.x, gridDim.x, *(float (*)[sizeof acc / 4]) acc, int8_scratch(&c)))

@@ -8,45 +8,32 @@
 #include "batch.h"
 #include "columns_warp.h"
 
-#ifndef INT8_LAG
-#define INT8_LAG 2 /* steps that half of a group's warps are behind the others, where the ring has room for it */
-#endif
-
 enum {
-    INT8_TILES = 2,                     /* of 16 rows that a warp has: a group has 256 rows */
-    INT8_COLUMNS = 64,                  /* tokens of a group */
-    INT8_PIECES = INT8_COLUMNS / 16,    /* steps of a chunk */
-    INT8_AHEAD = 2,                     /* steps that copies of pieces are ahead */
-    INT8_LEAST_STAGES = INT8_AHEAD + 1, /* of pieces in the ring */
-    INT8_STAGES = INT8_LEAST_STAGES + INT8_LAG
+    INT8_TILES = 2,                  /* of 16 rows that a warp has: a group has 256 rows */
+    INT8_COLUMNS = 64,               /* tokens of a group */
+    INT8_PIECES = INT8_COLUMNS / 16, /* steps of a chunk */
+    INT8_AHEAD = 2,                  /* steps that copies of pieces are ahead */
+    INT8_STAGES = INT8_AHEAD + 1     /* of pieces in the ring */
 };
 
 /* Offsets in shared memory; pieces lie at 0. weight: bytes of a chunk of all rows, of which there is one. */
 typedef struct {
-    int stages, weight, weights, bytes;
+    int weight, weights, bytes;
 } int8_room;
 
-BOTH int8_room int8_room_of(int stages, int chunk_bytes) {
+BOTH int8_room int8_room_of(int chunk_bytes) {
     int8_room r;
     int sums = INT8_COLUMNS * (INT8_TILES * WARP_WARPS * TILE_ROWS + 4) * 4; /* they reuse the memory in the end */
-    r.stages = stages;
     r.weight = INT8_TILES * WARP_WARPS * chunk_bytes;
-    r.weights = stages * BATCH_ACTS;
+    r.weights = INT8_STAGES * BATCH_ACTS;
     r.bytes = r.weights + r.weight;
     r.bytes = r.bytes > sums ? r.bytes : sums;
     return r;
 }
 
-/* In so many bytes of shared memory. */
-BOTH int8_room int8_room_in(int bytes, int chunk_bytes) {
-    int8_room r = int8_room_of(INT8_STAGES, chunk_bytes);
-    return r.bytes <= bytes ? r : int8_room_of(INT8_LEAST_STAGES, chunk_bytes);
-}
-
 /* Clocks of a chunk on a multiprocessor whose tensor cores are fast enough, by what a format's codes are multiplied with (tile_formats.cuh):
- * an integer for 32 elements, one for 16, or a float. Computed, not measured: instructions of two warps of a scheduler over four fifths, and
- * for 16 elements multiply-adds of integers at half rate. */
-enum { INT8_BY_32 = 6200, INT8_BY_16 = 10300, INT8_BY_FLOAT = 6600 };
+ * an integer for 32 elements, one for 16, or a float. Fitted to times of an H200. */
+enum { INT8_BY_32 = 10400, INT8_BY_16 = 16100, INT8_BY_FLOAT = 10700 };
 
 BOTH int int8_chunk_clocks(uint32_t format) {
     switch (format & 0xFFFFFFu) {

@@ -81,14 +81,13 @@ static void chunk_memory(int columns, int chunk_bytes) {
           "chunks of %d bytes, %d columns: %d and %d bytes", chunk_bytes, columns, two.bytes, three.bytes);
 }
 
-/* columns_int8.cu tells three stages from five by its bytes. */
-static void int8_memory(int chunk_bytes, int limit) {
-    const int8_room r = int8_room_in(limit, chunk_bytes), known = int8_room_in(r.bytes, chunk_bytes);
+/* The ring, a chunk of all rows and, behind them, the sums fit 99 KB. */
+static void int8_memory(int chunk_bytes) {
+    const int8_room r = int8_room_of(chunk_bytes);
     const int sums = INT8_COLUMNS * (16 * TILE_ROWS + 4) * 4;
-    CHECK(known.stages == r.stages && known.bytes == r.bytes && r.stages > INT8_AHEAD && r.weights % 16 == 0 &&
-              r.weights == r.stages * BATCH_ACTS && r.bytes >= r.weights + 16 * chunk_bytes && r.bytes >= sums &&
-              (r.bytes <= limit || r.stages == INT8_LEAST_STAGES),
-          "int8, chunks of %d bytes, %d bytes: %d stages, %d bytes", chunk_bytes, limit, r.stages, r.bytes);
+    CHECK(INT8_STAGES > INT8_AHEAD && r.weights % 16 == 0 && r.weights == INT8_STAGES * BATCH_ACTS &&
+              r.bytes >= r.weights + 16 * chunk_bytes && r.bytes >= sums && r.bytes <= (99 << 10) - 256,
+          "int8, chunks of %d bytes: %d bytes", chunk_bytes, r.bytes);
 }
 
 /* Both kernels for prompts as the table of rates has them: int8 where float32 sums have half rate, and nowhere else. */
@@ -123,10 +122,8 @@ static void memory_without_wgmma(void) {
             expert_memory(EXPERT_WARP_WIDE, 0, chunks[i], limit);
             expert_memory(EXPERT_NARROW, 1, chunks[i], limit);
             expert_memory(EXPERT_WARP_WIDE, 1, chunks[i], limit);
-            int8_memory(chunks[i], limit);
         }
-        CHECK(int8_room_in((99 << 10) - 256, chunks[i]).bytes <= (99 << 10) - 256,
-              "int8, chunks of %d bytes: no room in 99 KB", chunks[i]);
+        int8_memory(chunks[i]);
         for (int columns = 8; columns <= WARP_COLUMNS; columns *= 2)
             chunk_memory(columns, chunks[i]);
     }
