@@ -14,7 +14,7 @@
 #include "error.h"
 #include "vendor.h"
 
-enum { GPU_MODULES = 32, GPU_PIECES = 2, GPU_BLOCKS = 4, GPU_OUT_MIRROR = 1 << 16 };
+enum { GPU_MODULES = 32, GPU_PIECES = 4, GPU_BLOCKS = 4, GPU_OUT_MIRROR = 1 << 16 };
 enum { GPU_PIECE = 16 << 20 };
 
 /* Host memory that the driver has page-locked: the device copies from it without a staging piece. */
