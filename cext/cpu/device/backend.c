@@ -124,7 +124,9 @@ static int new_buffer(hal_device *d, const hal_buffer *made, hal_buffer **out) {
 static int alloc_buffer(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
     int large = desc->usage == HAL_WEIGHT && desc->size >= 2 * LARGE_PAGE;
     int own = desc->usage == HAL_LINK || desc->usage == HAL_STATE;
-    uint64_t least = large ? LARGE_PAGE : own ? OWN_PAGES : ALIGN,
+    uint64_t least = large ? LARGE_PAGE
+                     : own ? OWN_PAGES
+                           : ALIGN,
              align = desc->align > least ? desc->align : least, room;
     hal_buffer made = {.size = desc->size, .is_arena = desc->usage == HAL_ARENA};
     int code;
