@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,12 @@ from satchel.runtime.sampling import Sampling
 from satchel.runtime.weights.resident import Uploaded
 from satchel.runtime.weights.streamed import layer_number
 from satchel.runtime.weights.there import model_of
-from satchel.runtime.weights.weights import FileWeights
+from satchel.runtime.weights.weights import PART_ROWS, FileWeights
 
 ENOUGH = 192 << 20  # bytes that a token reads of the layers that are run, at least
 MOST = 2 << 30  # bytes of these layers, at most
 CACHES = 2  # what goes through the processor's caches before a step, in their sizes
-VERSION = 5  # of the measurement; another version is measured again
+VERSION = 6  # of the measurement; another version is measured again
 SHARED = "attention.shared_kv_layers"  # so many of the last layers have no keys and values of their own
 # Tensors of no layer of which a side has numbers for each: that side.
 PER_LAYER = {"per_layer_token_embd.weight": 1, "per_layer_model_proj.weight": 0}
@@ -57,6 +57,7 @@ ROWS = 16  # distinct rows of a random matrix
 ROUTER = "ffn_gate_inp.weight"  # its rows are all distinct, so that tokens choose different experts
 EMBEDDINGS = "token_embd.weight"  # no two tokens of a prompt are the same, for the same reason
 LINK = 32 << 20  # bytes of the timed copy
+DIRECT = 128 << 20  # bytes of the timed copy from locked pages: several pieces that are packed on the way
 DECODES, PROMPTS = 9, 3  # timed steps; their median counts
 GREEDY = Sampling(temperature=0.0)
 Open = Callable[[], Device]
@@ -267,12 +268,13 @@ def _layers(gguf: GGUF) -> int:
     return max(1, min(wanted, whole - shared - start))
 
 
+@cache
 def processor_caches(cpus: Path = Path("/sys/devices/system/cpu")) -> int:
     """Bytes of the last-level caches of all processor cores together; what is not known counts 0."""
     found: dict[str, int] = {}
-    for cache in cpus.glob("cpu[0-9]*/cache/index3"):
+    for level in cpus.glob("cpu[0-9]*/cache/index3"):
         with suppress(OSError, RequestError):
-            found[(cache / "shared_cpu_list").read_text()] = read_size((cache / "size").read_text())
+            found[(level / "shared_cpu_list").read_text()] = read_size((level / "size").read_text())
     return sum(found.values())
 
 
@@ -335,7 +337,7 @@ def _measure(gguf: GGUF, open: Open, kept: int, repack: bool, activations: int) 
     with open() as device:
         small = _run(gguf, device, fewer, repack, activations, prompt=True)
         link, latency = link_to(device)
-        direct = direct_to(members_of(device)[0])
+        direct = direct_to(members_of(device)[0], gguf if repack else None)
     large = small
     if kept > fewer:
         with open() as device:
@@ -423,24 +425,46 @@ def link_to(device: Device) -> tuple[float, float]:
         buffer.close()
 
 
-def direct_to(device: Device) -> float:
-    """Bytes per second from locked pages to a device; 0 where it has no such copies."""
+def direct_to(device: Device, gguf: GGUF | None = None) -> float:
+    """Bytes per second that reach a device from locked pages; 0 where it has no such copies. gguf: packed on
+    the device on the way, as the largest matrices of this file are; None: as they lie.
+    """
     if not device.can_pin:
         return 0.0
-    data, last = np.ones(LINK, np.uint8), np.empty(1, np.uint8)
-    buffer = device.alloc(LINK, PREFETCH)
+    format, rows, columns = (0, 0, 0) if gguf is None else _packed_matrix(gguf, device)
+    size = device.packed(format, 1, rows, columns) if rows else DIRECT
+    data, last = np.ones(DIRECT, np.uint8), np.empty(1, np.uint8)
+    buffer = device.alloc(size, PREFETCH)
 
     def copy() -> None:
-        buffer.write(0, data)
+        if rows:
+            buffer.pack(0, format, (1, rows, columns), data)
+        else:
+            buffer.write(0, data)
         buffer.read_into(0, last)  # waits
 
     try:
-        with closing(device.pin(data, 0, LINK)):
-            return LINK / _shortest(copy)
+        with closing(device.pin(data, 0, DIRECT)):
+            return size / _shortest(copy)
     except DeviceError:
         return 0.0
     finally:
         buffer.close()
+
+
+def _packed_matrix(gguf: GGUF, device: Device) -> tuple[int, int, int]:
+    """Format, rows and columns of up to DIRECT bytes of a matrix like the largest of the layers' that the
+    device packs; zeros where it packs none.
+    """
+    layers = (info for name, info in gguf.tensors.items() if name.startswith("blk."))
+    for info in sorted(layers, key=lambda info: -info.nbytes):
+        if len(info.shape) < 2 or info.format not in FORMATS:
+            continue
+        format, columns = FORMATS[info.format], info.shape[-1]
+        rows = DIRECT // format.row_bytes(columns) // PART_ROWS * PART_ROWS
+        if rows and device.packed(format.id, 1, rows, columns):
+            return format.id, rows, columns
+    return 0, 0, 0
 
 
 def _shortest(copy: Callable[[], object]) -> float:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_file
 import tiny_grown
 
 from satchel.formats.gguf import open_gguf
+from satchel.quant import FORMATS
+from satchel.runtime.device.device import Buffer, Device
 from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.placement import speeds
 from satchel.runtime.placement.dryrun import dry_run
@@ -78,6 +82,36 @@ def test_no_two_tokens_of_a_measured_prompt_are_the_same(tmp_path: Path) -> None
         table = speeds._MadeUp(speeds._Slice(gguf, speeds._Span(0, 1, 2)))["token_embd.weight"]
         rows = {row.tobytes() for row in table}
         assert len(rows) == min(len(table), speeds.PROMPT) > speeds.ROWS
+
+
+@pytest.mark.parametrize("format", ["q4_k", "f16"])
+def test_what_reaches_a_device_is_packed_on_the_way(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As prefetched weights are, where the device packs those of the file."""
+    if "dry" not in HAVE:
+        pytest.skip("needs the backend dry")
+    path, sent = tiny_file.write_model(tmp_path / "m.gguf", "llama", format), list[str]()
+    for name in ("write", "pack"):
+        usual = getattr(Buffer, name)
+
+        def noted(self: Buffer, *given: Any, name: str = name, usual: Any = usual) -> None:
+            sent.append(name)
+            usual(self, *given)
+
+        monkeypatch.setattr(Buffer, name, noted)
+    monkeypatch.setattr(Device, "pin", lambda self, *given: BytesIO())  # this driver locks nothing
+    with open_gguf(path) as gguf, find_backend("dry").open() as device:
+        kind, rows, columns = speeds._packed_matrix(gguf, device)
+        assert speeds.direct_to(device, gguf) > 0 and set(sent) == {"pack" if format == "q4_k" else "write"}
+        if format == "q4_k":
+            block = FORMATS[format]
+            raw = rows * block.row_bytes(columns)
+            assert kind == block.id and speeds.DIRECT - 256 * block.row_bytes(columns) < raw <= speeds.DIRECT
+        sent.clear()
+        assert speeds.direct_to(device) > 0 and set(sent) == {"write"}
+    with find_backend("remote").open(threads=1) as device:
+        assert speeds.direct_to(device) == 0
 
 
 @pytest.mark.parametrize("arch", sorted({"llama", *tiny_grown.SPECS}))
