@@ -178,6 +178,53 @@ def test_keys_and_values_travel_with_the_weights(files: dict[str, Path], kind: s
     assert np.square(short - expected).sum() / np.square(expected).sum() < 1e-3
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["dense", "windows"])
+def test_sequences_that_fork_and_go_back_find_their_keys(
+    files: dict[str, Path], kind: str, seed: int
+) -> None:
+    """Long steps with states that travel and short ones without, of three sequences that share blocks of the
+    prefix cache, fork, go back and begin anew: every logit has the bits that it has where no weight moves.
+    """
+    rng, found = np.random.default_rng(seed), list[list[bytes]]()
+    script = [
+        (int(rng.integers(4)), int(rng.integers(3)), int(rng.integers(3)), int(rng.integers(1, 70)))
+        for _ in range(40)
+    ]
+    rules = ["^output=remote", "token_embd=remote"]
+    for word in ("off", "on"):
+        options = Options(
+            device="remote",
+            threads=1,
+            slots=3,
+            context=200,
+            override_tensor=rules,
+            gpu_layers="all" if word == "off" else 1,
+            prefetch_weights=word,
+        )
+        with Model.load(files[kind], options) as model:
+            engine, held, got = model.engine, [list[int]() for _ in range(3)], list[bytes]()
+            assert isinstance(engine.residency, WeightPrefetcher) == (word == "on")
+            for what, slot, other, n in script:
+                ids = [IDS[(n * 7 + i * 3) % len(IDS)] for i in range(n)]
+                if what == 0 and slot != other:
+                    engine.fork(slot, other, held[slot])
+                    held[other] = list(held[slot])
+                elif what == 1:
+                    held[slot] = held[slot][: engine.rewind(slot, len(held[slot]) * n // 70)]
+                elif what == 2:
+                    engine.publish(slot, held[slot])
+                    cached, _ = engine.begin(slot, [*held[slot][:64], *ids])
+                    held[slot] = held[slot][:cached]
+                if len(held[slot]) + n > 190:
+                    held[slot] = held[slot][: engine.rewind(slot, 0)]
+                got.append(engine.logits([BatchEntry(slot, tuple(ids))]).tobytes())
+                held[slot] += ids
+            engine.pages.check()
+        found.append(got)
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(
     ("kind", "device"), [("deep", "remote"), ("experts", "remote"), ("experts", "emulated")]
 )
