@@ -221,8 +221,11 @@ def _choose(
 
 def _with_prefetch(settled: Settled, plan: PrefetchPlan) -> Settled:
     """The same with weights that are prefetched for long steps."""
-    layers, steps = f"the weights of {len(plan.layers)} layers", f"steps of {plan.min_tokens} tokens and more"
+    mine = len(plan.residents)
+    layers = f"the weights of {len(plan.layers) - mine} layers"
+    steps = f"steps of {plan.min_tokens} tokens and more"
     how = ", from locked pages of the file" if plan.pinned else ""
+    how += f", through the memory of {mine} of its own" if mine else ""
     note = f"{plan.device} prefetches {layers} for {steps}{how}"
     if settled.expert_cache is not None:
         others = settled.expert_cache.without(plan.layers)
