@@ -192,10 +192,14 @@ class WeightPrefetcher(Over, Pager):
         """Sends those of the residents that are not where short steps read them: at first, and after a step
         that failed.
         """
-        for label in self.plan.residents:
-            self._send(self._order.index(label), ahead=True)
-            if label in self._coming:
-                self._coming[label].result()
+        try:
+            for label in self.plan.residents:
+                self._send(self._order.index(label), ahead=True)
+                if label in self._coming:
+                    self._coming[label].result()
+        except BaseException:
+            self._filled.clear()  # the buffers' contents are unknown
+            raise
 
     def attach(self, states: Mapping[str, StateBlocks], block: int) -> None:
         self.inner.attach(states, block)

@@ -258,6 +258,11 @@ def test_layers_of_the_device_lie_in_the_buffers_between_long_steps(
                     with pytest.raises(DeviceError, match="the cable is out"):
                         model.engine.logits([BatchEntry(0, tuple(IDS[:LEAST]))])
                 assert not residency._filled
+                with monkeypatch.context() as patch:
+                    patch.setattr(WeightPrefetcher, "_fill", _broken)
+                    with pytest.raises(DeviceError, match="the cable is out"):
+                        model.engine.logits([BatchEntry(0, (7,))])
+                assert not residency._filled
             else:
                 found["held"] = model.engine._weights[device].sizes()
             model.engine.rewind(0, 0)
@@ -266,6 +271,10 @@ def test_layers_of_the_device_lie_in_the_buffers_between_long_steps(
     assert found["on"][0].tobytes() == found["off"][0].tobytes() == found["on"][-1].tobytes()
     for mine, theirs in zip(found["on"], found["off"], strict=True):
         assert np.square(mine - theirs).sum() / np.square(theirs).sum() < 1e-3
+
+
+def _broken(self: WeightPrefetcher, label: str, *what: bool) -> None:
+    raise DeviceError("the cable is out")
 
 
 def _broken_at_second(self: WeightPrefetcher, at: int, ahead: bool = False) -> None:
