@@ -118,13 +118,15 @@ def reserved(sizes: Sizes, options: PlacementOptions, device: str) -> int:
 
 def prefetch_layers(placement: Placement, sizes: Sizes, device: str) -> dict[str, list[Tensor]]:
     """By layer, the tensors on the first device that `device` prefetches: of the first device's layers all
-    but those that a rule has placed, and experts of both.
+    but those that a rule has placed, and experts of both. What layers of its own read as well, the device
+    has: that would be sent with each layer, to the buffer of one.
     """
     labels = (f"blk.{i}" for i in range(sizes.layers))
     homes = placement.first, device
     found: dict[str, dict[str, Tensor]] = {label: {} for label in labels if placement.label(label) in homes}
+    there = {t.name for t in sizes.tensors if placement.weight(t.name, t.label) == device}
     for t in sizes.tensors:
-        if t.label in found and _stays(placement, t):
+        if t.label in found and t.name not in there and _stays(placement, t):
             found[t.label][t.name] = t
     return {
         label: list(tensors.values())

@@ -61,10 +61,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "deep": ("smollm3", "q8_0"),
         "experts": ("qwen3moe", "q4_k"),
         "windows": ("gemma2", "q8_0"),
+        "factors": ("llama", "q8_0"),
         "latent": ("deepseek2", "q4_k"),
         "hybrid": ("qwen3next", "q8_0"),
     }
-    keys: dict[str, dict[str, Any]] = {"windows": {"gemma2__attention__sliding_window": 20}}
+    factors = np.linspace(1, 8, 32, dtype=np.float32)
+    keys: dict[str, dict[str, Any]] = {
+        "windows": {"gemma2__attention__sliding_window": 20},
+        "factors": {"change": lambda w: w.put("rope_freqs.weight", factors)},
+    }
     return {
         name: tiny_file.write_model(folder / f"{name}.gguf", *kind, **keys.get(name, {}))
         for name, kind in kinds.items()
@@ -145,7 +150,7 @@ def test_a_layer_is_sent_once_a_step_and_its_neighbour_meanwhile(
 
 
 @pytest.mark.parametrize("device", ["remote", "emulated"])
-@pytest.mark.parametrize("kind", ["dense", "windows", "latent"])
+@pytest.mark.parametrize("kind", ["dense", "windows", "latent", "factors"])
 def test_keys_and_values_travel_with_the_weights(files: dict[str, Path], kind: str, device: str) -> None:
     """A long step has the bits that it has where the device holds the model, behind others and beside
     another sequence; what it wrote is what the CPU's own steps read.
@@ -280,6 +285,21 @@ def _broken(self: WeightPrefetcher, label: str, *what: bool) -> None:
 def _broken_at_second(self: WeightPrefetcher, at: int, ahead: bool = False) -> None:
     if at == 1 and not ahead:
         raise DeviceError("the cable is out")
+
+
+def test_what_layers_of_the_device_read_too_is_not_sent(sized: Sizes) -> None:
+    """Such as the factors of RoPE of all layers."""
+    shared = [replace(sized.tensors[1], name="rope_freqs.weight", label=f"blk.{i}") for i in range(3)]
+    held = {name: {**sizes, "rope_freqs.weight": 64} for name, sizes in sized.held.items()}
+    sizes = replace(sized, tensors=(*sized.tensors, *shared), held=held)
+    for own, sent in ((1, False), (0, True)):
+        options = Options(device="remote", gpu_layers=own, override_tensor=["token_embd=remote"])
+        budgets = [MemoryBudget("remote", 1 << 40, True), HOST]
+        placement = choose(sizes, budgets, options.placement_options).placement
+        layers = prefetch_layers(placement, sizes, "remote")
+        assert len(layers) == 3 - own
+        for tensors in layers.values():
+            assert any(t.name == "rope_freqs.weight" for t in tensors) == sent
 
 
 def test_residents_are_counted_once(sized: Sizes) -> None:
