@@ -28,7 +28,7 @@ from satchel.formats.gguf import GGUF, Metadata
 from satchel.formats.gguf.atomic import replace_files, write_all
 from satchel.quant import FORMATS
 from satchel.runtime.api.options import Options
-from satchel.runtime.device.device import OUT, PREFETCH, Device
+from satchel.runtime.device.device import OUT, PREFETCH, Buffer, Device
 from satchel.runtime.device.group import GroupDevice, members_of
 from satchel.runtime.device.nccl import nccl_asked
 from satchel.runtime.engine.batch_entry import BatchEntry
@@ -434,9 +434,8 @@ def direct_to(device: Device, gguf: GGUF | None = None) -> float:
     format, rows, columns = (0, 0, 0) if gguf is None else _packed_matrix(gguf, device)
     size = device.packed(format, 1, rows, columns) if rows else DIRECT
     data, last = np.ones(DIRECT, np.uint8), np.empty(1, np.uint8)
-    buffer = device.alloc(size, PREFETCH)
 
-    def copy() -> None:
+    def copy(buffer: Buffer) -> None:
         if rows:
             buffer.pack(0, format, (1, rows, columns), data)
         else:
@@ -444,12 +443,10 @@ def direct_to(device: Device, gguf: GGUF | None = None) -> float:
         buffer.read_into(0, last)  # waits
 
     try:
-        with closing(device.pin(data, 0, DIRECT)):
-            return size / _shortest(copy)
+        with closing(device.alloc(size, PREFETCH)) as buffer, closing(device.pin(data, 0, DIRECT)):
+            return size / _shortest(partial(copy, buffer))
     except DeviceError:
         return 0.0
-    finally:
-        buffer.close()
 
 
 def _packed_matrix(gguf: GGUF, device: Device) -> tuple[int, int, int]:
