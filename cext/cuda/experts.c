@@ -169,15 +169,16 @@ static uint64_t scratch_wide(const gpu_call *c, const gpu_traits *t) {
 
 /* --- the same without wgmma: expert_warp.cu */
 
-static expert_warp_shape warp_shape(const gpu_call *c, const gpu_traits *t, int most) {
-    return expert_warp_shape_of(most, 0, packed_bytes(c->v[2].format), t->shared);
+/* scaled: 1: of expert_scaled.cu, whose steps have the blocks' scales too. */
+static expert_warp_shape warp_shape(const gpu_call *c, const gpu_traits *t, int most, int scaled) {
+    return expert_warp_shape_of(most, scaled, packed_bytes(c->v[2].format), t->shared);
 }
 
 static const char *able_warp(const gpu_call *c, const gpu_traits *t, uint32_t mode, int most) {
     const char *fault = fault_of(c, t, mode);
     if (fault)
         return fault;
-    if (t->arch < LEAST_ARCH || t->arch == HOPPER_ARCH || !warp_shape(c, t, most).warps)
+    if (t->arch < LEAST_ARCH || t->arch == HOPPER_ARCH || !warp_shape(c, t, most, 0).warps)
         return "it is made for devices without wgmma, and more shared memory";
     return able_sorted(c, mode);
 }
@@ -185,20 +186,20 @@ static const char *able_warp(const gpu_call *c, const gpu_traits *t, uint32_t mo
 /* A third group makes up for tiles that are half as wide. */
 static const char *check_warp_narrow(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     const char *fault = able_warp(c, t, mode, EXPERT_NARROW);
-    return fault ? fault : narrow(c, warp_shape(c, t, EXPERT_NARROW).groups > 2 ? MOST_NARROW : MOST_NARROW_WARP);
+    return fault ? fault : narrow(c, warp_shape(c, t, EXPERT_NARROW, 0).groups > 2 ? MOST_NARROW : MOST_NARROW_WARP);
 }
 
-static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int most) {
-    expert_warp_shape s = warp_shape(c, t, most);
+static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int most, int scaled) {
+    expert_warp_shape s = warp_shape(c, t, most, scaled);
     *g = grid_of((int64_t)t->units * s.groups, 1, 1, 32 * (uint32_t)s.warps, (uint64_t)s.bytes);
 }
 
 static void grid_warp_narrow(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    grid_warp(c, t, g, EXPERT_NARROW);
+    grid_warp(c, t, g, EXPERT_NARROW, 0);
 }
 
 static void grid_warp_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    grid_warp(c, t, g, EXPERT_WARP_WIDE);
+    grid_warp(c, t, g, EXPERT_WARP_WIDE, 0);
 }
 
 static uint64_t scratch_warp_wide(const gpu_call *c, const gpu_traits *t) {
@@ -207,10 +208,6 @@ static uint64_t scratch_warp_wide(const gpu_call *c, const gpu_traits *t) {
 }
 
 /* --- MXFP4 by block-scaled tensor cores: expert_scaled.cu */
-
-static expert_warp_shape scaled_shape(const gpu_call *c, const gpu_traits *t, int most) {
-    return expert_warp_shape_of(most, 1, packed_bytes(c->v[2].format), t->shared);
-}
 
 /* 8.9 computes the same without such tensor cores: for tests, and for `satchel tune`. */
 static const char *able_scaled(const gpu_call *c, const gpu_traits *t, uint32_t mode, int most) {
@@ -221,7 +218,7 @@ static const char *able_scaled(const gpu_call *c, const gpu_traits *t, uint32_t 
         return "weights must be MXFP4";
     if (!(t->flags & HAL_FAST))
         return "it rounds activations to MXFP8, which --precision fast allows";
-    if ((t->arch != FP8_ARCH && t->arch / 10 != SCALED_ARCH / 10) || !scaled_shape(c, t, most).warps)
+    if ((t->arch != FP8_ARCH && t->arch / 10 != SCALED_ARCH / 10) || !warp_shape(c, t, most, 1).warps)
         return "it is made for compute capability 8.9, 12.0 and 12.1";
     return able_sorted(c, mode);
 }
@@ -237,17 +234,12 @@ static const char *check_scaled(const gpu_call *c, const gpu_traits *t, uint32_t
     return most == EXPERT_NARROW ? narrow(c, MOST_NARROW_WARP) : NULL;
 }
 
-static void grid_scaled(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int most) {
-    expert_warp_shape s = scaled_shape(c, t, most);
-    *g = grid_of((int64_t)t->units * s.groups, 1, 1, 32 * (uint32_t)s.warps, (uint64_t)s.bytes);
-}
-
 static void grid_scaled_narrow(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    grid_scaled(c, t, g, EXPERT_NARROW);
+    grid_warp(c, t, g, EXPERT_NARROW, 1);
 }
 
 static void grid_scaled_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    grid_scaled(c, t, g, EXPERT_WARP_WIDE);
+    grid_warp(c, t, g, EXPERT_WARP_WIDE, 1);
 }
 
 static uint64_t scratch_scaled_narrow(const gpu_call *c, const gpu_traits *t) {

@@ -7,6 +7,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,7 +18,8 @@ from satchel.errors import DeviceError, RequestError
 from satchel.formats.resource import Resource
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.graph import Array
-from satchel.runtime.plan import Segment
+from satchel.runtime.log import LOG
+from satchel.runtime.plan import Segment, align_up
 
 SAMPLING = cext.dtype_of("hal_sampling")
 HOST_MEMORY, TEST_ONLY, EXPANDS = 1, 2, 4  # HAL_HOST_MEMORY, HAL_TEST_ONLY and HAL_EXPANDS of hal.h
@@ -226,6 +228,21 @@ class Device(Resource):
         code = self.backend.table.pin(self.handle, view + start, size, writable)
         self.check(code, "host memory cannot be locked")
         return self._adopt(PinnedMemory(self, view + start, view))
+
+    def pin_buffer(self, buffer: Buffer, otherwise: str) -> PinnedMemory | None:
+        """Page-locks another device's buffer in host memory, which has pages of its own. None where it lies
+        elsewhere, and, with a warning, where the driver does not lock them. otherwise: what that means.
+        """
+        memory = buffer.memory
+        if memory is None:
+            return None
+        try:
+            return self.pin(memory, 0, align_up(buffer.size, PAGESIZE), writable=True)
+        except DeviceLost:
+            raise
+        except DeviceError as error:
+            LOG.warning("%s: %s", otherwise, error)
+            return None
 
     def packed(self, format: int, stack: int, rows: int, columns: int) -> int:
         """Bytes of a stack of (rows, columns) matrices of this format in the device's packed layout; 0: it is

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
-from mmap import PAGESIZE
 from types import MappingProxyType
 
 import numpy as np
@@ -31,9 +30,8 @@ from satchel.runtime.device.group import GroupDevice, GroupExec
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.engine.group_check import GroupCheck
 from satchel.runtime.graph import Array, Dim
-from satchel.runtime.log import LOG
 from satchel.runtime.ops import OPS
-from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan, Segment, align_up
+from satchel.runtime.plan import COUNTS_BYTES, DeviceTransfer, Plan, Segment
 from satchel.runtime.sampling import Sampling
 from satchel.runtime.weights.residency import StepWeights
 
@@ -206,15 +204,9 @@ class Program:
             if holder == name
         )
         for place in places:
-            found, size = self._own[place].memory, self._own[place].size
-            if found is None or size < LOCKED:
-                continue
-            try:
-                yield device.pin(found, 0, align_up(size, PAGESIZE), writable=True)
-            except DeviceLost:
-                raise
-            except DeviceError as error:
-                LOG.warning("values between %s and %s are copied twice: %s", place[0], device.name, error)
+            twice = f"values between {place[0]} and {device.name} are copied twice"
+            if self._own[place].size >= LOCKED and (locked := device.pin_buffer(self._own[place], twice)):
+                yield locked
 
     def run(self, between: Callable[[], int] | None = None) -> None:
         """Runs one step on the current fields. between: called before the segment that waits for the host; it

@@ -48,18 +48,18 @@ class Prefetching:
         travelling = travelling_states(placement, layers, sizes)
         following = resident_layers(placement, layers, sizes, far.name)
         for states, residents in product((travelling, {}), ({}, following)) if layers else ():
-            bytes = {label: _held(sizes, far.name, own) for label, own in {**layers, **residents}.items()}
+            sent = {**layers, **residents}
+            bytes = {label: _held(sizes, far.name, own) for label, own in sent.items()}
             more = slots_bytes(bytes, states) - sum(bytes[label] for label in residents)
             if more <= room:
                 break
         else:
             return None
-        sent = sum(bytes.values())
-        names = {label: tuple(t.name for t in own) for label, own in {**layers, **residents}.items()}
-        where = prefetch_where(placement, layers, far.name)
-        pinned = self.can_pin and self._has_memory(placement, sent)
+        names = {label: tuple(t.name for t in own) for label, own in sent.items()}
+        where, total = prefetch_where(placement, layers, far.name), sum(bytes.values())
+        pinned = self.can_pin and self._has_memory(placement, total)
         return PrefetchPlan(
-            far.name, names, LEAST, where, more, sent, states, pinned, residents=tuple(residents)
+            far.name, names, LEAST, where, more, total, states, pinned, residents=tuple(residents)
         )
 
     def _has_memory(self, placement: Placement, more: int) -> bool:
@@ -112,8 +112,11 @@ def reserved(sizes: Sizes, options: PlacementOptions, device: str) -> int:
     placement = Placement("", {}, {})
     layers = prefetch_layers(placement, sizes, device)
     states = travelling_states(placement, layers, sizes) if options.kv else {}
-    each = {label: _held(sizes, device, tensors) for label, tensors in layers.items()}
-    return SLOTS * max((slots_bytes({label: each[label]}, states) for label in layers), default=0)
+    each = (
+        _held(sizes, device, tensors) + sum(states.get(label, {}).values())
+        for label, tensors in layers.items()
+    )
+    return SLOTS * max(each, default=0)
 
 
 def prefetch_layers(placement: Placement, sizes: Sizes, device: str) -> dict[str, list[Tensor]]:

@@ -33,7 +33,6 @@ from satchel.errors import DeviceError
 from satchel.formats.gguf import GGUF
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.device.device import PREFETCH, Buffer, Device, PinnedMemory
-from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.log import LOG
 from satchel.runtime.placement.placement import Placement
@@ -70,6 +69,11 @@ class PrefetchPlan:
     # The last of the layers, which are the device's own: between long steps they lie in the buffers, where
     # short steps read them.
     residents: tuple[str, ...] = ()
+
+    @property
+    def travelling(self) -> Mapping[str, int]:
+        """Bytes of each state that travels, by name."""
+        return {name: size for own in self.states.values() for name, size in own.items()}
 
     @property
     def gain(self) -> float:
@@ -144,7 +148,7 @@ class WeightPrefetcher(Over, Pager):
         if tokens < self.min_tokens:
             return found
         cached = {label: n for label, n in found.expert_cache.items() if label not in self.plan.layers}
-        moved = {name: self.plan.device for states in self.plan.states.values() for name in states}
+        moved = dict.fromkeys(self.plan.travelling, self.plan.device)
         return replace(
             found,
             wanted=self.plan.placement,
@@ -174,8 +178,7 @@ class WeightPrefetcher(Over, Pager):
             self.min_tokens = inf  # the device has no part of the model
             return found
         places = {name: at for label in self._order for name, at in self._lay_out(label).items()}
-        travelling = {name: n for states in self.plan.states.values() for name, n in states.items()}
-        sizes: dict[str, int] = {}
+        travelling, sizes = self.plan.travelling, dict[str, int]()
         for name, place in places.items():
             size = travelling[name] if name in travelling else self._size(name)
             sizes[place.buffer] = max(sizes.get(place.buffer, 0), place.offset + size)
@@ -194,33 +197,18 @@ class WeightPrefetcher(Over, Pager):
         """
         try:
             for label in self.plan.residents:
-                self._send(self._order.index(label), ahead=True)
-                if label in self._coming:
-                    self._coming[label].result()
+                self._bring(self._order.index(label), ahead=True)
         except BaseException:
             self._filled.clear()  # the buffers' contents are unknown
             raise
 
     def attach(self, states: Mapping[str, StateBlocks], block: int) -> None:
         self.inner.attach(states, block)
-        names = [name for own in self.plan.states.values() for name in own]
-        self._homes, self._block = {name: states[name] for name in names}, block
-        if self._pinned:
-            self._pin_states(self._pinned[0].device)
-
-    def _pin_states(self, device: Device) -> None:
-        """Locks the pages of states that travel. Where that fails, they are copied on the way."""
-        for buffer in dict.fromkeys(home.buffer for home in self._homes.values()):
-            memory = buffer.memory
-            if memory is None:
-                continue
-            try:
-                size = align_up(buffer.size, PAGESIZE)
-                self._pinned.append(device.pin(memory, 0, size, writable=True))
-            except DeviceLost:
-                raise
-            except DeviceError as error:
-                LOG.warning("keys and values are copied on the way to %s: %s", device.name, error)
+        self._homes, self._block = {name: states[name] for name in self.plan.travelling}, block
+        for buffer in dict.fromkeys(home.buffer for home in self._homes.values()) if self._pinned else ():
+            copied = f"keys and values are copied on the way to {self.plan.device}"
+            if locked := self._pinned[0].device.pin_buffer(buffer, copied):
+                self._pinned.append(locked)
 
     def _pin(self, device: Device) -> None:
         """Locks the pages of the file that are sent. Where that fails, all go through staging memory."""
@@ -250,14 +238,12 @@ class WeightPrefetcher(Over, Pager):
 
     def steps(self, tokens: int, loaded: WeightsOn) -> StepWeights:
         found, name = self.inner.steps(tokens, loaded), self.plan.device
-        if tokens < self.min_tokens:
-            if not self.buffers or not self.plan.residents:
-                return found
-            there = {name: found.devices[name].overlaid(self._residents)}
-            pagers = {**found.pagers, name: ResidentLayers(self._restore)}
-            return replace(found, devices={**found.devices, **there}, pagers=pagers)
-        both = {name: found.devices[name].overlaid(self._weights)}
-        return replace(found, devices={**found.devices, **both}, pagers={**found.pagers, name: self})
+        short = tokens < self.min_tokens
+        if short and not (self.buffers and self.plan.residents):
+            return found
+        there = found.devices[name].overlaid(self._residents if short else self._weights)
+        pager = ResidentLayers(self._restore) if short else self
+        return replace(found, devices={**found.devices, name: there}, pagers={**found.pagers, name: pager})
 
     def _size(self, name: str) -> int:
         return self.packed[name].size if name in self.packed else self.gguf.tensors[name].nbytes
@@ -291,9 +277,7 @@ class WeightPrefetcher(Over, Pager):
             if label not in self.plan.layers:
                 return
             self._entered, at = label, self._order.index(label)
-            self._send(at)
-            if label in self._coming:
-                self._coming[label].result()
+            self._bring(at)
             if at + 1 < len(self._order):
                 self._send(at + 1)
         except BaseException:
@@ -325,6 +309,12 @@ class WeightPrefetcher(Over, Pager):
                 self.buffers[place.buffer].read_into(place.offset + at, out)
                 if memory is None:
                     home.buffer.write(home.start + at, out)
+
+    def _bring(self, at: int, ahead: bool = False) -> None:
+        """Sends what of a layer is not there yet, and waits for the thread that does."""
+        self._send(at, ahead)
+        if self._order[at] in self._coming:
+            self._coming[self._order[at]].result()
 
     def _send(self, at: int, ahead: bool = False) -> None:
         """Sends what of a layer is not there yet. ahead: the step that needs it is not known."""
