@@ -28,15 +28,12 @@ extern "C" __global__ void __launch_bounds__(256) columns_convert(const __grid_c
     const int tokens = 8 << columns_kind(c.v[0].shape[0]);
     const float *row = (const float *)(c.v[1].data + token * c.v[1].stride);
     const float *norm = c.mode & PRODUCT_NORM ? (const float *)c.v[product_last(&c, c.mode) + 1].data : nullptr;
-    float scale = 1.0f, x[16], w[16];
+    float x[16], w[16];
     launch_next();
     wait_before();
     if (token >= rows_now(c, c.v[0]))
         return;
-    if (c.mode & PRODUCT_POST)
-        row = columns_post(c, token, width, room);
-    if (norm)
-        scale = columns_scale(c, columns_squares(row, width), width, room);
+    const float scale = columns_normed(c, token, width, norm, row, room);
     for (int k = 16 * (blockIdx.x * 256 + threadIdx.x); k < all; k += 16 * 256 * gridDim.x) {
         columns_load(row, k, width, x);
         if (norm) {

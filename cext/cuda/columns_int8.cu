@@ -26,15 +26,11 @@ extern "C" __global__ void __launch_bounds__(256) columns_int8_convert(const __g
     const int token = blockIdx.y, width = c.v[1].shape[1], chunks = packed_chunks(&c.v[1]), lane = threadIdx.x % 32;
     const float *row = (const float *)(c.v[1].data + token * c.v[1].stride);
     const float *norm = c.mode & PRODUCT_NORM ? (const float *)c.v[product_last(&c, c.mode) + 1].data : nullptr;
-    float scale = 1.0f;
     launch_next();
     wait_before();
     if (token >= rows_now(c, c.v[0]))
         return;
-    if (c.mode & PRODUCT_POST)
-        row = columns_post(c, token, width, room);
-    if (norm)
-        scale = columns_scale(c, columns_squares(row, width), width, room);
+    const float scale = columns_normed(c, token, width, norm, row, room);
     for (int k = blockIdx.x * 8 + threadIdx.x / 32; k < chunks; k += 8 * gridDim.x) {
         eight x, w;
         x.load(row + k * CHUNK, width - k * CHUNK, lane);

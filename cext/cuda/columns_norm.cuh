@@ -56,4 +56,12 @@ static __device__ __forceinline__ const float *columns_post(const gpu_call &c, i
     return h;
 }
 
+/* What the norm multiplies a row with, 1 without one; after a post-norm `row` is its result. norm: its weights, or nullptr. */
+static __device__ __forceinline__ float columns_normed(const gpu_call &c, int token, int width, const float *norm,
+                                                       const float *&row, float *room) {
+    if (c.mode & PRODUCT_POST)
+        row = columns_post(c, token, width, room);
+    return norm ? columns_scale(c, columns_squares(row, width), width, room) : 1.0f;
+}
+
 #endif
