@@ -97,7 +97,7 @@ __global__ void round_queries(float *x, size_t n) {
 struct attention_case {
     gpu_call call = {};
     std::vector<memory *> held;
-    memory counts{32, 0}, fault{4, 0};
+    memory counts{32, 0}, fault{4, 0}, joined{4 * JOIN_COUNTERS, 0};
     int heads, kv, d, tokens, most;
     uint32_t format;
     void hold(size_t n) {
@@ -149,7 +149,7 @@ struct attention_case {
                 }
                 call.v[++call.n_in] = view_of(numbers(list), {heads}, 4, 0);
             }
-        call.counts = (uint64_t)counts.at, call.fault = (uint64_t)fault.at;
+        call.counts = (uint64_t)counts.at, call.fault = (uint64_t)fault.at, call.counters = (uint64_t)joined.at;
         hold(attention_scratch(&call));
         call.scratch = (uint64_t)held.back()->at;
     }

@@ -18,11 +18,9 @@ void attention_case::split(bool early) {
     const void *k = (const void *)(format == CACHE_Q8_0 ? attention_split_128_8_q8_0
                                    : d == 64            ? attention_split_64_8_f16
                                                         : attention_split_128_8_f16);
-    const void *join = (const void *)(format == CACHE_Q8_0 ? attention_join_q8_0 : attention_join_f16);
     const int shared = split_shared(d, heads / kv, 1), walkers = most <= FEW ? most : WALKERS;
     allow(k, shared);
-    launch(k, {dim3(most_splits(&call), kv, walkers), 32 * WARPS, shared, early}, call);
-    launch(join, {dim3(heads, walkers), d, 0, early}, call);
+    launch(k, {dim3(kv, walkers, most_splits(&call)), 32 * WARPS, shared, early}, call);
 }
 
 static void check_all(void) {

@@ -414,6 +414,61 @@ static __device__ __forceinline__ float merged(int parts, int number, F part, fl
     return sum;
 }
 
+/* Where a group merges results: of each head the shares of up to 32 parts, their largest score and their sum of weights. */
+struct merge_room {
+    float head[MERGE_HEADS][MERGE_NUMBERS];
+};
+
+/* Merges the results of `parts` parts, 32 at most, of each of a group's heads, by all its threads: part(head, i) is the address of result i,
+ * whose first two numbers are its largest score and sum of weights, and done(head, number, sum, most, total) takes what is merged. In order of
+ * the parts. A warp works out a head's shares, then a thread adds a number of four heads, whose loads wait for each other in nothing. */
+template <class PART, class DONE>
+static __device__ __forceinline__ void merge_parts(int parts, int heads, int width, merge_room &room, PART part,
+                                                   DONE done) {
+    constexpr int HEADS = 4, AT_ONCE = 8;
+    const int lane = threadIdx.x % 32;
+    for (int head = threadIdx.x / 32; head < heads; head += WARPS) {
+        float own = -INFINITY, weight = 0;
+        if (lane < parts)
+            own = part(head, lane)[0], weight = part(head, lane)[1];
+        float most = own;
+#pragma unroll
+        for (int j = 1; j < 32; j *= 2)
+            most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, j));
+        const float share = power_of_two(own - (most == -INFINITY ? 0 : most));
+        float total = weight * share;
+#pragma unroll
+        for (int j = 1; j < 32; j *= 2)
+            total += __shfl_xor_sync(0xFFFFFFFFu, total, j);
+        room.head[head][lane] = share;
+        if (lane == 0)
+            room.head[head][32] = most, room.head[head][33] = total;
+    }
+    __syncthreads();
+    for (int number = threadIdx.x; number < width; number += 32 * WARPS)
+        for (int first = 0; first < heads; first += HEADS) {
+            float sum[HEADS] = {};
+            for (int i = 0; i < parts; i += AT_ONCE) {
+                float x[HEADS][AT_ONCE];
+#pragma unroll
+                for (int h = 0; h < HEADS; h++)
+#pragma unroll
+                    for (int j = 0; j < AT_ONCE; j++)
+                        x[h][j] = first + h < heads && i + j < parts ? part(first + h, i + j)[2 + number] : 0;
+#pragma unroll
+                for (int h = 0; h < HEADS; h++)
+#pragma unroll
+                    for (int j = 0; j < AT_ONCE; j++)
+                        if (first + h < heads && i + j < parts)
+                            sum[h] += x[h][j] * room.head[first + h][i + j];
+            }
+#pragma unroll
+            for (int h = 0; h < HEADS; h++)
+                if (first + h < heads)
+                    done(first + h, number, sum[h], room.head[first + h][32], room.head[first + h][33]);
+        }
+}
+
 /* Quantizes a head's elements to the cache's format, one unit per thread. */
 template <int FORMAT, int D, class F> static __device__ __forceinline__ void code_row(char *to, int thread, F number) {
     constexpr int UNIT = FORMAT == CACHE_Q8_0 || FORMAT == CACHE_Q4_0 ? 32 : 1;

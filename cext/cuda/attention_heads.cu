@@ -165,23 +165,26 @@ static __device__ __forceinline__ float *split_result(const gpu_call &c, int d, 
 template <int D>
 static __device__ __forceinline__ void finish(const gpu_call &c, const shared_results<D> &r, int kv_head,
                                               const heads_past &p, uint32_t *last) {
+    __shared__ merge_room room;
     uint32_t *count = (uint32_t *)c.counters + kv_head;
     const int heads = r.heads, first = kv_head * heads;
     float *out = (float *)c.v[0].data;
-    float most, total;
+    const auto write = [&](int head, int number, float sum, float most, float total) {
+        out[(first + head) * D + number] = sum * share_of(most, total, head_sink(c, first + head));
+    };
     __syncthreads();
-    for (int i = threadIdx.x; i < heads * D; i += 32 * WARPS) {
-        const int head = i / D, number = i % D;
-        const float sum = merged(WARPS, number, [&](int w) { return (const float *)r.of(w, head); }, &most, &total);
-        if (p.used == 1) {
-            out[(first + head) * D + number] = sum * share_of(most, total, head_sink(c, first + head));
-            continue;
-        }
-        float *to = split_result(c, D, first + head, p.split);
-        to[2 + number] = sum;
-        if (number == 0)
-            to[0] = most, to[1] = total;
-    }
+    merge_parts(
+        WARPS, heads, D, room, [&](int head, int w) { return (const float *)r.of(w, head); },
+        [&](int head, int number, float sum, float most, float total) {
+            if (p.used == 1) {
+                write(head, number, sum, most, total);
+                return;
+            }
+            float *to = split_result(c, D, first + head, p.split);
+            to[2 + number] = sum;
+            if (number == 0)
+                to[0] = most, to[1] = total;
+        });
     if (p.used == 1)
         return;
     __threadfence();
@@ -195,12 +198,9 @@ static __device__ __forceinline__ void finish(const gpu_call &c, const shared_re
     __syncthreads();
     if (!*(volatile uint32_t *)last)
         return;
-    for (int i = threadIdx.x; i < heads * D; i += 32 * WARPS) {
-        const int head = i / D, number = i % D;
-        const float sum = merged(
-            p.used, number, [&](int s) { return (const float *)split_result(c, D, first + head, s); }, &most, &total);
-        out[(first + head) * D + number] = sum * share_of(most, total, head_sink(c, first + head));
-    }
+    merge_parts(
+        p.used, heads, D, room, [&](int head, int s) { return (const float *)split_result(c, D, first + head, s); },
+        write);
 }
 
 template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(const gpu_call &c) {

@@ -13,8 +13,9 @@
 enum { TOKENS = 128, KEYS = 64, SHORT_RUN = 8, FEW = 16, MOST_GROUPS = 1024 };
 enum {
     WALKERS = 128 /* groups of a longer call */,
-    FEW_SPLITS = 4,
-    LEAST_SPLIT = 256 /* least positions of a split */
+    FEW_SPLITS = 8,
+    LEAST_SPLIT = 256,        /* positions of a split, at least, of calls with up to FEW_SPLITS */
+    JOIN_COUNTERS = FEW * 128 /* tokens and parts of heads whose splits the last group joins */
 };
 enum {
     WARPS = 4,
@@ -22,7 +23,10 @@ enum {
     STRIDE = WARPS * SPAN,
     IDS = 512 /* cached block indices, 2^n */,
     MOST_COLUMNS = 256 /* of a head, per warp or warpgroup */,
-    ADD_BYTES = WARPS * 2 * 512 /* two steps' scores of each warp */
+    ADD_BYTES = WARPS * 2 * 512 /* two steps' scores of each warp */,
+    MERGE_HEADS = 16 /* whose results a group merges, at most */,
+    MERGE_NUMBERS = 34 /* of a head */,
+    SPLIT_STATIC = 4096 /* bytes of shared memory besides that of the launch, at most */
 };
 
 /* Of attention_fixed: positions of a split, splits at most that groups of their own take, counters of tokens and KV heads. */

@@ -6,9 +6,9 @@
  * as much as one. Keys and values go from memory to registers in pieces of 16 bytes, without shared memory: the order of D, and
  * within a piece, is permuted so that a lane's pieces are its operands. In a call of few tokens, a run of tokens of one slot at
  * consecutive positions has the same splits, and one group takes several of them, up to 16 heads, at once. Splits depend on what
- * the run sees and the launch's maximum number of splits, and results are merged in order. A second
- * kernel, attention_join, merges splits; a token with one split skips it. In calls with many tokens this kernel computes only
- * the tiles that attention_wide skips.
+ * the run sees and the launch's maximum number of splits, and results are merged in order: of few tokens by the group that
+ * ends last of a token's, of many by a second kernel, attention_join. A token with one split needs neither. In calls with many tokens this
+ * kernel computes only the tiles that attention_wide skips.
  *
  * ANY: the kernel takes heads of up to D numbers, whose rows are filled up with zeros, sight both ways, soft caps and ALiBi; the
  * others take heads of D numbers that see what is behind them, with plain scores. Where D is more than 256 (on other devices than Hopper, 128), warps share 16 keys and have as many of the columns each.
@@ -53,6 +53,12 @@ static __device__ __forceinline__ cut cut_of(const sight &s, int splits) {
     return t;
 }
 
+/* Whether this group's split lies beyond all that a token or its run sees, by its position alone: most groups of a short past end here. */
+static __device__ __forceinline__ bool beyond(const gpu_call &c, int token, bool causal) {
+    return causal && blockIdx.z > 0 && gridDim.z <= FEW_SPLITS &&
+           (int)blockIdx.z * LEAST_SPLIT > i32_at(&c.v[5], token) + FEW;
+}
+
 /* The cut of a token's run, of which the token uses the splits up to what it sees itself. */
 static __device__ __forceinline__ cut cut_in_run(const gpu_call &c, const caches &x, const token_run &r, int slot,
                                                  const sight &own, int splits) {
@@ -88,7 +94,7 @@ struct split_heads {
 };
 
 static __device__ __forceinline__ split_heads heads_of(const gpu_call &c, int most) {
-    const int kv = c.v[2].shape[1], group = c.v[1].shape[1] / kv, part = blockIdx.y / kv, head = blockIdx.y % kv;
+    const int kv = c.v[2].shape[1], group = c.v[1].shape[1] / kv, part = blockIdx.x / kv, head = blockIdx.x % kv;
     return {head, head * group + part * most, min(most, group - part * most)};
 }
 
@@ -146,20 +152,18 @@ static __device__ __forceinline__ float *output_row(const gpu_call &c, int d, in
     return (float *)(c.v[0].data + (uint64_t)token * c.v[0].stride) + head * d;
 }
 
-/* Merges the warps' results to the group's, which overwrites warp 0's; each thread merges elements of its own. */
-template <int RESULTS, int D> static __device__ __forceinline__ void merge_warps(const shared_results<D> &r) {
+/* Merges the warps' results to the group's, which overwrites warp 0's. */
+template <int RESULTS, int D>
+static __device__ __forceinline__ void merge_warps(const shared_results<D> &r, merge_room &room) {
     __syncthreads();
-    for (int i = threadIdx.x; i < r.heads * D; i += 32 * WARPS) {
-        const int head = i / D, number = i % D;
-        float most, total;
-        const float sum = merged(RESULTS, number, [&](int w) { return (const float *)r.of(w, head); }, &most, &total);
-        r.of(0, head)[2 + number] = sum;
-        if (number == 0)
-            r.of(RESULTS, 0)[2 * head] = most, r.of(RESULTS, 0)[2 * head + 1] = total;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < 2 * r.heads; i += 32 * WARPS)
-        r.of(0, i / 2)[i % 2] = r.of(RESULTS, 0)[i];
+    merge_parts(
+        RESULTS, r.heads, D, room, [&](int head, int w) { return (const float *)r.of(w, head); },
+        [&](int head, int number, float sum, float most, float total) {
+            float *to = r.of(0, head);
+            to[2 + number] = sum;
+            if (number == 0)
+                to[0] = most, to[1] = total;
+        });
     __syncthreads();
 }
 
@@ -171,18 +175,54 @@ static __device__ __forceinline__ void leave_result(const gpu_call &c, const sha
         const int head = h.first + i / (width + 2), number = i % (width + 2);
         const float *mine = r.of(0, column + i / (width + 2));
         if (used > 1)
-            left_result(c, width, token, head, splits, blockIdx.x)[number] = mine[number];
+            left_result(c, width, token, head, splits, blockIdx.z)[number] = mine[number];
         else if (number >= 2)
             output_row(c, width, token, head)[number - 2] = mine[number] * share_of(mine[0], mine[1], sink_of(c, head));
     }
 }
 
+static __device__ __forceinline__ bool joins_last(const gpu_call &c) {
+    return c.v[1].shape[0] <= FEW && gridDim.z > 1;
+}
+
+/* Of few tokens: the group that ends last of all that have splits of a token merges them, for each token of the run. used: splits of the
+ * run's token whose number this thread has, 0 where this group has none. One function for all kernels, which compile sooner so. */
+static __device__ __noinline__ void join_last(const gpu_call &c, const token_run run, const split_heads h, int width,
+                                              merge_room &room, int used) {
+    __shared__ int last[FEW];
+    __threadfence();
+    __syncthreads();
+    if ((int)threadIdx.x < run.count) {
+        uint32_t *count = (uint32_t *)c.counters + (run.first + threadIdx.x) * gridDim.x + blockIdx.x;
+        last[threadIdx.x] = used > 1 && atomicAdd(count, 1) == (uint32_t)used - 1 ? used : 0;
+        if (last[threadIdx.x])
+            *count = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    for (int t = 0; t < run.count; t++)
+        if (last[t]) {
+            const int token = run.first + t;
+            merge_parts(
+                last[t], h.heads, width, room,
+                [&](int head, int s) {
+                    return (const float *)left_result(c, width, token, h.first + head, gridDim.z, s);
+                },
+                [&](int head, int number, float sum, float most, float total) {
+                    output_row(c, width, token, h.first + head)[number] =
+                        sum * share_of(most, total, sink_of(c, h.first + head));
+                });
+            __syncthreads(); /* the room is the next token's */
+        }
+}
+
 /* A split of a run of tokens. */
 template <int FORMAT, int D>
-static __device__ __forceinline__ void split_run(const gpu_call &c, const token_run &run, const split_heads &h) {
+static __device__ __forceinline__ void split_run(const gpu_call &c, const token_run &run, const split_heads &h,
+                                                 merge_room &room) {
     typedef run_shape<FORMAT, D> S;
     extern __shared__ __align__(16) uint8_t memory[];
-    const int splits = gridDim.x, warp = threadIdx.x / 32, slot = i32_at(&c.v[4], run.first),
+    const int splits = gridDim.z, warp = threadIdx.x / 32, slot = i32_at(&c.v[4], run.first),
               pos = i32_at(&c.v[5], run.first);
     caches x = caches_of(c, h.kv);
     x.causal = 1;
@@ -192,7 +232,7 @@ static __device__ __forceinline__ void split_run(const gpu_call &c, const token_
     }
     const sight last = token_sight(c, x, slot, pos + run.count - 1), first = token_sight(c, x, slot, pos);
     const cut t = cut_in_run(c, x, run, slot, last, splits);
-    const int begin = t.start + (int)blockIdx.x * t.chunk, end = min(begin + t.chunk, last.to);
+    const int begin = t.start + (int)blockIdx.z * t.chunk, end = min(begin + t.chunk, last.to);
     if (begin >= end)
         return;
     const shared_results<D> r = {(float *)memory, run.count * h.heads};
@@ -212,32 +252,38 @@ static __device__ __forceinline__ void split_run(const gpu_call &c, const token_
     walk<S, FORMAT, D, 2>(c, x, ring, w, scores, run, h, slot, begin, end, first.from, &bad);
     __syncthreads();
     leave(w, r);
-    merge_warps<S::RESULTS>(r);
+    merge_warps<S::RESULTS>(r, room);
     if (bad)
         fault(&c);
-    for (int i = 0; i < run.count; i++) {
+    const auto used = [&](int i) {
         const sight own = token_sight(c, x, slot, pos + i);
-        if (begin < own.to)
-            leave_result<D>(c, r, run.first + i, h, i * h.heads, D, splits,
-                            cut_in_run(c, x, run, slot, own, splits).used);
-    }
+        return begin < own.to ? cut_in_run(c, x, run, slot, own, splits).used : 0;
+    };
+    for (int i = 0; i < run.count; i++)
+        if (used(i))
+            leave_result<D>(c, r, run.first + i, h, i * h.heads, D, splits, used(i));
+    if (joins_last(c))
+        join_last(c, run, h, D, room, (int)threadIdx.x < run.count ? used((int)threadIdx.x) : 0);
 }
 
 template <int FORMAT, int D, int N, bool ANY>
 static __device__ __forceinline__ void split_token(const gpu_call &c, int token) {
     typedef split_shape<FORMAT, D, N, ANY> S;
     extern __shared__ __align__(16) uint8_t memory[];
+    __shared__ merge_room room;
+    if (beyond(c, token, !ANY || ((const arg_attention *)c.arg)->causal))
+        return;
     const split_heads h = heads_of(c, 8 * N);
     const token_run run = run_of(c, token);
     if constexpr (!ANY && N == 1 && D <= 128) {
         if (token != run.first) /* the first token's group takes it */
             return;
         if (run.count > 1) {
-            split_run<FORMAT, D>(c, run, h);
+            split_run<FORMAT, D>(c, run, h, room);
             return;
         }
     }
-    const int splits = gridDim.x, warp = threadIdx.x / 32, part = warp % S::PARTS;
+    const int splits = gridDim.z, warp = threadIdx.x / 32, part = warp % S::PARTS;
     const int slot = i32_at(&c.v[4], token), pos = i32_at(&c.v[5], token);
     caches x = caches_of(c, h.kv);
     x.causal = x.causal || !ANY;
@@ -247,7 +293,7 @@ static __device__ __forceinline__ void split_token(const gpu_call &c, int token)
         return;
     }
     const cut t = cut_in_run(c, x, run, slot, seen, splits);
-    const int begin = t.start + (int)blockIdx.x * t.chunk, end = min(begin + t.chunk, seen.to);
+    const int begin = t.start + (int)blockIdx.z * t.chunk, end = min(begin + t.chunk, seen.to);
     if (begin >= end)
         return;
     const shared_results<D> r = {(float *)memory, h.heads};
@@ -265,10 +311,12 @@ static __device__ __forceinline__ void split_token(const gpu_call &c, int token)
     walk<S, FORMAT, D, N>(c, x, ring, w, scores, {token, 1}, h, slot, begin, end, seen.from, &bad);
     __syncthreads();
     leave(w, r);
-    merge_warps<S::RESULTS>(r);
+    merge_warps<S::RESULTS>(r, room);
     if (bad)
         fault(&c);
     leave_result<D>(c, r, token, h, 0, S::width(c), splits, t.used);
+    if (joins_last(c))
+        join_last(c, {token, 1}, h, S::width(c), room, t.used);
 }
 
 static __device__ __forceinline__ void join_token(const gpu_call &c, int token) {
@@ -292,9 +340,10 @@ static __device__ __forceinline__ void join_token(const gpu_call &c, int token) 
 
 #define SPLIT(name, FORMAT, D, N, ANY, GROUPS)                                                                         \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, GROUPS) name(const __grid_constant__ gpu_call c) {        \
-        each_token(c, blockIdx.z, gridDim.z, [&](int t) { split_token<FORMAT, D, N, ANY>(c, t); });                    \
+        each_token(c, blockIdx.y, gridDim.y, [&](int t) { split_token<FORMAT, D, N, ANY>(c, t); });                    \
     }
-/* Grid: most_splits() by KV heads times parts of their query heads by tokens, or by WALKERS where there are more than FEW. */
+/* Grid: KV heads times parts of their query heads, by tokens or by WALKERS where there are more than FEW, by most_splits(). Splits that a short
+ * past does not have come last, so they take no other's place. */
 #define SPLITS(format, FORMAT)                                                                                         \
     SPLIT(attention_split_64_8_##format, FORMAT, 64, 1, false, 3)                                                      \
     SPLIT(attention_split_64_16_##format, FORMAT, 64, 2, false, 3)                                                     \

@@ -241,7 +241,8 @@ static const char *check_kind(const gpu_call *c, const gpu_traits *t, const atte
         return "heads of more than 256 numbers need wgmma";
     if (n->exact && n->group == 8 && n->exact < 256 && group > 8)
         return "a KV head may have 8 heads at most";
-    return split_shared(n->split, n->group, hopper) <= t->shared && (!many || wide_shared(n->wide, hopper) <= t->shared)
+    return split_shared(n->split, n->group, hopper) + SPLIT_STATIC <= t->shared &&
+                   (!many || wide_shared(n->wide, hopper) <= t->shared)
                ? NULL
                : "the device has too little memory for a group";
 }
@@ -277,7 +278,7 @@ static int64_t walkers(const gpu_call *c) {
 /* The query heads of a KV head are cut into parts of n->group. */
 static void grid_split(const gpu_call *c, const gpu_traits *t, gpu_grid *g, const attention_kind *n) {
     int32_t kv = c->v[2].shape[1], group = c->v[1].shape[1] / kv;
-    *g = grid_of(most_splits(c), (int64_t)kv * parts(group, n->group), walkers(c), 32 * WARPS,
+    *g = grid_of((int64_t)kv * parts(group, n->group), walkers(c), most_splits(c), 32 * WARPS,
                  (uint64_t)split_shared(n->split, group < n->group ? group : n->group, t->arch == HOPPER_ARCH));
 }
 
@@ -292,10 +293,17 @@ static void grid_attention_wide(const gpu_call *c, const gpu_traits *t, gpu_grid
     *g = grid_of(tiles * c->v[1].shape[1], 1, 1, 256, (uint64_t)wide_shared(n->wide, t->arch == HOPPER_ARCH));
 }
 
+static const char *check_few(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
+    int64_t kv = c->v[2].shape[1];
+    if (c->v[1].shape[0] > FEW || c->v[1].shape[0] * kv * parts(c->v[1].shape[1] / kv, n->group) > JOIN_COUNTERS)
+        return "it is made for up to 16 tokens, and 128 parts of heads";
+    return check_heads(c, t, n, 0);
+}
+
 #define HEADS(name, ...)                                                                                               \
     static const attention_kind kind_##name = {__VA_ARGS__};                                                           \
     static const char *few_##name(const gpu_call *c, const gpu_traits *t) {                                            \
-        return c->v[1].shape[0] > FEW ? "it is made for up to 16 tokens" : check_heads(c, t, &kind_##name, 0);         \
+        return check_few(c, t, &kind_##name);                                                                          \
     }                                                                                                                  \
     static const char *many_##name(const gpu_call *c, const gpu_traits *t) {                                           \
         return check_heads(c, t, &kind_##name, 1);                                                                     \
@@ -387,9 +395,13 @@ const gpu_kernel cuda_fixed_attention_kernels[] = {FIXED_ATTENTION(64), FIXED_AT
 #define SPLITS {1, 2, 4, 8, 16, 32}
 /* name: of the kind; wide, split: of its kernels. */
 #define ATTENTION(name, wide, split)                                                                                   \
-    {"attention", few_##name, scratch_attention,                                                                       \
-     0,           2,          {{"attention_split_" split, grid_split_##name, 1}, {"attention_join", grid_join, 1}},    \
-     NULL,        SPLITS},                                                                                             \
+    {.op = "attention",                                                                                                \
+     .check = few_##name,                                                                                              \
+     .scratch = scratch_attention,                                                                                     \
+     .format_of = 2,                                                                                                   \
+     .launch = {{"attention_split_" split, grid_split_##name, 1}},                                                     \
+     .configs = SPLITS,                                                                                                \
+     .counters = 4 * JOIN_COUNTERS},                                                                                   \
     {                                                                                                                  \
         "attention", many_##name, scratch_attention, 0, 2,                                                             \
             {{"attention_wide_" wide, grid_wide_##name, 1},                                                            \

@@ -111,8 +111,9 @@ static const char *check_heads(const gpu_call *c, const gpu_traits *t, int32_t d
         return "a KV head may have 8 heads at most";
     if (!whole(q) || !whole(c->v + 8) || !whole(c->v + 9) || !whole(k) || !whole(v))
         return "rows must begin at whole words";
-    return heads_shared(d, q->shape[1] / k->shape[1], t->arch == HOPPER_ARCH) <= t->shared ? NULL
-                                                                                           : "too little shared memory";
+    return heads_shared(d, q->shape[1] / k->shape[1], t->arch == HOPPER_ARCH) + SPLIT_STATIC <= t->shared
+               ? NULL
+               : "too little shared memory";
 }
 
 static const char *check_heads_64(const gpu_call *c, const gpu_traits *t) {

@@ -163,11 +163,13 @@ def test_weights_of_16_bits_have_a_kernel_for_few_columns(dry_card: Device, op: 
 def test_attention_has_kernels_where_their_room_suffices(
     dry_card: Device, heads: tuple[int, int, int], args: dict[str, Any], wide: str, split: str
 ) -> None:
-    few = f"attention_split_{split}_f16+attention_join_f16"
+    few = f"attention_split_{split}_f16"
     assert kernel_of(dry_card, "attention", attention("f16", heads, FEW, **args), ()) == few
-    many = f"attention_wide_{wide}_f16+{few}" if wide and (large(dry_card) or heads[2] < 256) else "attention"
     found = kernel_of(dry_card, "attention", attention("f16", heads, RUNS, **args), ())
-    assert found == many if many != "attention" else "attention_wide" not in found
+    if wide and (large(dry_card) or heads[2] < 256):
+        assert found == f"attention_wide_{wide}_f16+{few}+attention_join_f16"
+    else:
+        assert "attention_wide" not in found
 
 
 def test_latent_attention_of_deepseeks_size_has_a_kernel(dry_card: Device) -> None:
