@@ -5,7 +5,7 @@
  *     cext/cuda/prompt.c cext/kernels/table.c
  * nvcc -std=c++17 -O3 -arch=sm_90a -Icext/gpu -Icext/kernels -Icext/include -Icext/quant -IBUILD/cext/headers -o columns \
  *      bench/gpu_kernels/columns.cu columns.o products.o prompt.o table.o      (BUILD: where CMake built the C libraries)
- * columns BUILD/cext/cuda [check|time|prompt] [80|86|89]
+ * columns BUILD/cext/cuda [check|time|prompt] [80|86|89] [KERNEL]      (only kernels with this in their names)
  *
  * A check compares each number with a product in float64 of the file's blocks, within an NMSE of 5e-5, and the second run's bits with the
  * first's; output and scratch are poisoned with NaN before. Times are medians of seven replays of a graph, in which copies of the weights of
@@ -113,11 +113,14 @@ struct problem {
     }
 };
 
-/* Calls use(entry) for every kernel that can compute the call. */
+static std::string wanted;
+
+/* Calls use(entry) for every wanted kernel that can compute the call. */
 static void each_kernel(problem &p, const std::function<void(entry &)> &use) {
     for (const gpu_kernel *k = cuda_warp_kernels; k->op; k++) {
         entry e;
-        if (!strcmp(k->op, p.s.op) && !(k->able ? k->able : k->check)(&p.c, &traits) && e.find(k, p.c, p.s.format)) {
+        if (!strcmp(k->op, p.s.op) && !(k->able ? k->able : k->check)(&p.c, &traits) && e.find(k, p.c, p.s.format) &&
+            e.name.find(wanted) != std::string::npos) {
             memory scratch(e.scratch), counters(k->counters ? k->counters : 4, 0);
             p.c.scratch = (uint64_t)scratch.at, p.c.counters = (uint64_t)counters.at;
             scratch.poison(), p.y.poison();
@@ -162,6 +165,12 @@ static void check(const shape &s, int tokens, float outliers) {
     fflush(stdout);
 }
 
+/* Of its last kernel, without "columns_". */
+static std::string short_name(const entry &e) {
+    const std::string last = e.name.substr(e.name.find('+') + 1);
+    return last.substr(8);
+}
+
 static void time_shape(const shape &s) {
     for (int tokens : {8, 16, 32, 64}) {
         const uint64_t once = (uint64_t)s.rows * s.k * (gated(s) ? 2 : 1) / 2;
@@ -171,7 +180,9 @@ static void time_shape(const shape &s) {
         printf("%-10s %-5s T %2d floor %5.1f |", s.name, s.format, tokens, (double)all / 4.38e6);
         each_kernel(p, [&](entry &e) {
             const uint64_t at[2] = {p.c.v[2].data, p.c.v[3].data};
-            for (int only : {-1, 1}) { /* both launches, and the second alone */
+            const int last = (int)e.grids.size() - 1;
+            for (int only = -1; only <= last;
+                 only += std::max(last + 1, 2)) { /* all launches, and of two the second alone */
                 const double us = graph_us(
                     [&](int i) {
                         for (int m = 0; m < (gated(s) ? 2 : 1); m++)
@@ -179,10 +190,9 @@ static void time_shape(const shape &s) {
                         start(e, p.c, only);
                     },
                     std::max(copies, 12), 7);
-                printf(only < 0 ? " %s %.1f" : " (%.1f)", e.name.substr(e.name.find('+') + 9).c_str(), us);
-                if (only > 0)
-                    printf(" %ux%u", e.grids[1].groups[0], e.grids[1].groups[1]);
+                printf(only < 0 ? " %s %.1f" : " (%.1f)", short_name(e).c_str(), us);
             }
+            printf(" %ux%u", e.grids[last].groups[0], e.grids[last].groups[1]);
             p.c.v[2].data = at[0], p.c.v[3].data = at[1];
         });
         printf("\n");
@@ -195,7 +205,7 @@ static void time_prompt(const shape &s, int tokens) {
     problem p(s, tokens, copies, 0);
     printf("%5d x %5d %-5s T %4d |", s.rows, s.k, s.format, tokens);
     each_kernel(p, [&](entry &e) {
-        const std::string name = e.name.substr(e.name.find('+') + 9);
+        const std::string name = short_name(e);
         if (name.substr(0, 6) != "shared" && name != "int8" && name != "warp_64_2")
             return;
         const uint64_t at = p.c.v[2].data;
@@ -217,6 +227,7 @@ int main(int count, char **args) {
     const std::string folder = count > 1 ? args[1] : ".", what = count > 2 ? args[2] : "";
     open_libraries(folder, {"columns_warp", "columns_chunk", "columns_shared", "columns_int8", "columns_dense"},
                    count > 3 ? atoi(args[3]) : 80);
+    wanted = count > 4 ? args[4] : "";
     if (what == "prompt") {
         for (const char *f : {"q4_k", "q6_k", "q8_0"})
             for (int tokens : {128, 512, 4096}) {

@@ -3,7 +3,7 @@
  *
  * It is columns_warp.cu, with the same bits where K is cut alike, but the warps of a group meet once for a chunk of 256 elements of K, not
  * at every step of 64: with so few columns a warp waits for the others longer than it multiplies. So activations come by whole chunks too,
- * and a chunk's four steps are one stretch of code.
+ * a chunk's four steps are one stretch of code, and its scales are worked out before the warps meet.
  */
 #include "columns_chunk.h"
 #include "columns_exchange.cuh"
@@ -12,12 +12,54 @@
 #include "hopper.h"
 #include "port.h"
 
-/* d += this warp's chunk at w times the N columns at b. */
+/* d += the group's chunks of K, of which the first stages - 1 of the weights were asked for. columns: the first chunk's. */
 template <class F, int N>
-static __device__ __forceinline__ void chunk_steps(const char *w, uint32_t *table, uint32_t b, float (&d)[1][N / 2]) {
+static __device__ __forceinline__ void chunk_walk(const warp_weights &weights, const chunk_room &r, char *shared,
+                                                  const char *columns, float (&d)[1][N / 2]) {
+    constexpr int COLUMN = N * CHUNK * 2, LEFT = F::BYTES % 512;
+    const int lane = threadIdx.x % 32, count = weights.count, ahead = r.stages - 1;
+    const char *from = weights.data + (int64_t)ahead * F::BYTES + 16 * lane;
+    const char *column = columns + 16 * threadIdx.x;
+    const uint32_t b = shared_address(shared);
+    char *at = weights.own, *to = at + ahead * r.weight;
+    const char *const end = at + r.stages * r.weight;
+    const auto fetch_columns = [&](int k) {
+        if (k < count)
 #pragma unroll
-    for (int p = 0; p < CHUNK / COLUMNS_K; p++)
-        warp_step<F, N, 1>(w, 0, table, b + p * N * COLUMNS_K * 2, p, d);
+            for (int i = 0; i < COLUMN; i += 16 * WARP_THREADS)
+                copy_16(b + k % 2 * COLUMN + 16 * threadIdx.x + i, column + i, 1);
+        column += COLUMN;
+        copies_close();
+    };
+    fetch_columns(0);
+    copies_wait<0>();
+    __syncwarp();
+    store_scales<F>(at, weights.table);
+    for (int k = 0; k < count; k++) {
+        group_barrier(); /* the chunk's activations and scales are there, and all have read the chunk before */
+        fetch_columns(k + 1);
+        if (weights.data && k + ahead < count) {
+            const uint32_t own = shared_address(to) + 16 * lane;
+#pragma unroll
+            for (int i = 0; i + 512 <= F::BYTES; i += 512)
+                copy_16(own + i, from + i, 1);
+            if (lane < LEFT / 16)
+                copy_16(own + F::BYTES - LEFT, from + F::BYTES - LEFT, 1);
+        }
+        copies_close();
+#pragma unroll
+        for (int p = 0; p < CHUNK / COLUMNS_K; p++)
+            warp_step<F, N, 1, false>(at, 0, weights.table, b + k % 2 * COLUMN + p * N * COLUMNS_K * 2, p, d);
+        from += F::BYTES;
+        at = at + r.weight == end ? weights.own : at + r.weight;
+        to = to + r.weight == end ? weights.own : to + r.weight;
+        if (ahead > 1)
+            copies_wait<1>(); /* the newest are weights of the chunk after the next */
+        else
+            copies_wait<0>();
+        __syncwarp();
+        store_scales<F>(at, weights.table); /* while the tensor cores end this one's products */
+    }
 }
 
 template <int N> static __device__ __forceinline__ void columns_chunk(const gpu_call &c) {
@@ -35,12 +77,6 @@ template <int N> static __device__ __forceinline__ void columns_chunk(const gpu_
     __syncthreads();
     const warp_weights weights = weights_of_warp(c, where[warp / 4], shared, r, from, count);
     const char *const columns = (const char *)c.scratch + (int64_t)from * r.column;
-    const auto fetch_columns = [&](int k) {
-        if (k < count)
-#pragma unroll
-            for (int i = 16 * threadIdx.x; i < N * CHUNK * 2; i += 16 * WARP_THREADS)
-                copy_16(shared_address(shared + k % 2 * r.column + i), columns + (int64_t)k * r.column + i, 1);
-    };
     for (int k = 0; k < r.stages - 1; k++)
         weights.fetch(k, r.stages);
     wait_before();
@@ -49,31 +85,16 @@ template <int N> static __device__ __forceinline__ void columns_chunk(const gpu_
         copies_wait<0>();
         return;
     }
-    fetch_columns(0);
-    copies_close();
     float d[1][N / 2];
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         d[0][i] = 0.0f;
-    for (int k = 0; k < count; k++) {
-        if (k && r.stages == CHUNK_STAGES)
-            copies_wait<1>(); /* the newest are weights of the chunk after this one */
-        else
-            copies_wait<0>();
-        __syncthreads(); /* the chunk has come, and all have read the one before */
-        fetch_columns(k + 1);
-        copies_close();
-        weights.fetch(k + r.stages - 1, r.stages);
-        copies_close();
-        const char *const w = weights.at(k, r.stages);
-        const uint32_t b = shared_address(shared + k % 2 * r.column);
-        switch (weights.format) {
-#define CHUNK_STEPS_OF(f)                                                                                              \
+    switch (weights.format) {
+#define CHUNK_WALK_OF(f)                                                                                               \
     case tile_##f::FORMAT:                                                                                             \
-        chunk_steps<tile_##f, N>(w, weights.table, b, d);                                                              \
+        chunk_walk<tile_##f, N>(weights, r, shared, columns, d);                                                       \
         break;
-            TILE_FORMATS(CHUNK_STEPS_OF)
-        }
+        TILE_FORMATS(CHUNK_WALK_OF)
     }
     copies_wait<0>();
     columns_end<N>(c, shared, where, now, d[0]);

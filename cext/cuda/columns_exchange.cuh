@@ -14,6 +14,9 @@ static __device__ __forceinline__ bool columns_exchange(const gpu_call &c, int g
                                                         uint64_t at) {
     __shared__ int last;
     constexpr int64_t BLOCK = (int64_t)NUMBERS * WARP_THREADS;
+    constexpr int AT_ONCE = NUMBERS < 8    ? 8
+                            : NUMBERS < 64 ? 64 / NUMBERS
+                                           : 1; /* parts that are loaded before any is added */
     const int parts = gridDim.y;
     float *all = (float *)(c.scratch + at) + group * BLOCK + 4 * threadIdx.x;
     float *own = all + blockIdx.y * groups * BLOCK;
@@ -35,12 +38,23 @@ static __device__ __forceinline__ bool columns_exchange(const gpu_call &c, int g
 #pragma unroll
     for (int i = 0; i < NUMBERS; i++)
         d[i] = 0.0f;
-    for (int part = 0; part < parts; part++)
+    for (int first = 0; first < parts; first += AT_ONCE) {
+        float4 v[AT_ONCE][NUMBERS / 4];
 #pragma unroll
-        for (int i = 0; i < NUMBERS; i += 4) {
-            const float4 v = __ldcg((const float4 *)(all + part * groups * BLOCK + i * WARP_THREADS));
-            d[i] += v.x, d[i + 1] += v.y, d[i + 2] += v.z, d[i + 3] += v.w;
-        }
+        for (int part = 0; part < AT_ONCE; part++)
+#pragma unroll
+            for (int i = 0; i < NUMBERS; i += 4)
+                if (first + part < parts)
+                    v[part][i / 4] = __ldcg((const float4 *)(all + (first + part) * groups * BLOCK + i * WARP_THREADS));
+#pragma unroll
+        for (int part = 0; part < AT_ONCE; part++)
+#pragma unroll
+            for (int i = 0; i < NUMBERS; i += 4)
+                if (first + part < parts) {
+                    const float4 x = v[part][i / 4];
+                    d[i] += x.x, d[i + 1] += x.y, d[i + 2] += x.z, d[i + 3] += x.w;
+                }
+    }
     return true;
 }
 

@@ -199,11 +199,6 @@ static __device__ __forceinline__ void int8_multiply(const char *b, const int8_t
     }
 }
 
-/* Of the group, by warps that may be at different places of the code. */
-static __device__ __forceinline__ void group_barrier() {
-    asm volatile("bar.sync 0;" ::: "memory");
-}
-
 /* A warp's copies and products. */
 struct int8_warp {
     enum { RING = INT8_STAGES * BATCH_ACTS };

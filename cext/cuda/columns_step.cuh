@@ -11,15 +11,15 @@
 #include "hopper.h"
 #include "tile.cuh"
 
-/* d += this warp's TILES tiles (w: its chunk of each, `apart` bytes from each other; table: their scales) times step p of four of
- * the chunk, whose N columns lie at b. */
-template <class F, int N, int TILES>
+/* d += this warp's TILES tiles (w: its chunk of each, `apart` bytes from each other; table: their scales, which the first step leaves there
+ * if STORE) times step p of four of the chunk, whose N columns lie at b. */
+template <class F, int N, int TILES, bool STORE = true>
 static __device__ __forceinline__ void warp_step(const char *w, int apart, uint32_t *table, uint32_t b, int p,
                                                  float (&d)[TILES][N / 2]) {
     const int lane = threadIdx.x % 32, g = lane / 4, row = lane % 8 + (N > 8 ? lane / 16 * 8 : 0), half = lane / 8 % 2;
     uint32_t word[TILES][2][4];
     uint4 low[TILES], high[TILES];
-    if (p == 0) {
+    if (STORE && p == 0) {
 #pragma unroll
         for (int t = 0; t < TILES; t++)
             store_scales<F>(w + t * apart, table + t * (COLUMNS_TABLE / 4));

@@ -47,6 +47,11 @@ template <int LEFT> static __device__ __forceinline__ void copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
+/* Barrier of a group whose warps may be at different places of the code. */
+static __device__ __forceinline__ void group_barrier(void) {
+    asm volatile("bar.sync 0;" ::: "memory");
+}
+
 /* Proxy fence: after it and a barrier, wgmma and bulk copies see earlier ordinary stores to shared memory. */
 static __device__ __forceinline__ void shared_to_async(void) {
 #if HOPPER
