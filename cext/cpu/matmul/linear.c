@@ -13,7 +13,7 @@ static cpu_split split(const cpu_call *c, int n_weights) {
     int64_t panels = 0;
     for (int i = 0; i < n_weights; i++)
         panels += panels_of(c->v + 2 + i);
-    return (cpu_split){panels, panels_a_grain(c->v + 2, 1, c->v[0].shape[0])};
+    return (cpu_split){panels, panels_a_grain(c->v + 2, 1, c->v[0].shape[0], panels)};
 }
 
 static cpu_split split_linear(const cpu_call *c) {

@@ -27,7 +27,8 @@ static const char *check_quantized(const cpu_call *c) {
 }
 
 static cpu_split split(const cpu_call *c) {
-    return (cpu_split){panels_of(c->v + 2), panels_a_grain(c->v + 2, 2, c->v[0].shape[0])};
+    int64_t panels = panels_of(c->v + 2);
+    return (cpu_split){panels, panels_a_grain(c->v + 2, 2, c->v[0].shape[0], panels)};
 }
 
 /* Panels of a weight per call of the product: few enough that their results stay in the cache. */

@@ -7,7 +7,7 @@
 #include "weights/panel.h"
 #include "product.h"
 
-enum { BYTES_A_GRAIN = 65536, MANY_COLUMNS = 64, PANELS_FOR_MANY = 8 };
+enum { BYTES_A_GRAIN = 65536, LEAST_A_GRAIN = 32768, GRAINS = 16, MANY_COLUMNS = 64, PANELS_FOR_MANY = 8 };
 
 static inline int64_t panels_of(const cpu_view *w) {
     return ((int64_t)w->shape[0] + PANEL_ROWS - 1) / PANEL_ROWS;
@@ -17,13 +17,18 @@ static inline uint64_t bytes_of_panel(const cpu_view *w) {
     return panel_bytes(panel_format_find(w->format), w->shape[1]);
 }
 
-/* Panels per grain, with `weights` weights multiplied together: enough work to amortize scheduling. */
-static inline int64_t panels_a_grain(const cpu_view *w, int weights, int64_t tokens) {
-    int64_t grain;
+/* Panels per grain of `panels` in all, with `weights` weights multiplied together: enough work to amortize scheduling. Of a small matrix with
+ * long rows, such as a router's, fewer, so that there are grains for more threads. */
+static inline int64_t panels_a_grain(const cpu_view *w, int weights, int64_t tokens, int64_t panels) {
+    int64_t work = (int64_t)(bytes_of_panel(w) * (uint64_t)weights * (uint64_t)(1 + tokens / 8));
+    int64_t grain = BYTES_A_GRAIN / work, least = LEAST_A_GRAIN / work, fair = panels / GRAINS;
     if (tokens >= MANY_COLUMNS)
-        return PANELS_FOR_MANY;
-    grain = BYTES_A_GRAIN / (int64_t)(bytes_of_panel(w) * (uint64_t)weights * (uint64_t)(1 + tokens / 8));
-    return grain < 2 ? 2 : grain > PRODUCT_PANELS ? PRODUCT_PANELS : grain;
+        grain = PANELS_FOR_MANY;
+    else
+        grain = grain < 2 ? 2 : grain > PRODUCT_PANELS ? PRODUCT_PANELS : grain;
+    fair = fair > least ? fair : least;
+    fair = fair > 1 ? fair : 1;
+    return grain < fair ? grain : fair;
 }
 
 /* Bytes of scratch of a product, rounded up to a line. */
