@@ -6,7 +6,8 @@
  * taken grains end; it never waits for a thread that holds none. A thread reads a job only while it holds a grain, and the job
  * cannot end before that grain does. The thread that finishes the last grain of a phase opens the next one, or ends the job.
  *
- * Sleep. A thread that waits spins for some time and then sleeps on a word of its own. To sleep, it counts itself in
+ * Sleep. A thread that waits spins for some time and then sleeps on a word of its own. Where jobs come shortly after it slept, as between
+ * the turns of a GPU, it spins for longer from then on, for to wake many threads takes longer than such a turn. To sleep, it counts itself in
  * `sleepers`, sets its word, and looks at `open` once more; publish() stores `open`, then looks at `sleepers` and the
  * words. All of these are sequentially consistent, so at least one of the two sees the other: no wake-up is lost.
  *
@@ -36,8 +37,9 @@
 /* The first phase's number, close to the wrap-around, so that every pool soon exercises it. */
 #define FIRST (UINT32_MAX - 5000)
 enum { LINE = 64, AWAKE = 0, ASLEEP = 1 };
-/* Nanoseconds. GAP is longer than a grain of a single token and shorter than a time slice. */
-enum { SPIN_NS = 100000, GAP_NS = 1000000, LEAST_TURN_NS = 1000000, LONGEST_TURN_NS = 100000000, GIVEN_NS = 50000 };
+/* Nanoseconds. LONG_SPIN: of a thread that last slept for less. GAP is longer than a grain of a single token and shorter than a time slice. */
+enum { SPIN_NS = 100000, LONG_SPIN_NS = 2000000, GIVEN_NS = 50000 };
+enum { GAP_NS = 1000000, LEAST_TURN_NS = 1000000, LONGEST_TURN_NS = 100000000 };
 
 typedef struct {
     int64_t start, last, most; /* start of the turn; last reading of the clock; longest turn, 0: unlimited */
@@ -48,6 +50,7 @@ typedef struct {
     _Alignas(LINE) pthread_t id;
     pool *owner;
     int number;
+    int patient; /* whether its last sleep was a short one */
     turn turn;
     _Alignas(LINE) atomic_uint_fast64_t range; /* its remaining grains: phase, first, end in 32, 16 and 16 bits */
     _Alignas(LINE) atomic_uint state;
@@ -170,10 +173,11 @@ static void pause_cpu(void) {
 
 /* Waits until `open` differs from `seen` and includes this thread. */
 static void wait_for_news(pool *p, worker *w, uint64_t seen) {
-    int64_t until = pool_now() + SPIN_NS;
+    int64_t began = pool_now(), until = began + (w->patient ? LONG_SPIN_NS : SPIN_NS);
     for (int i = 1; !is_news(atomic_load_explicit(&p->open, memory_order_acquire), seen, w); i++) {
         if (i % 64 == 0 && pool_now() > until) {
             doze(p, w, seen);
+            w->patient = pool_now() - began < LONG_SPIN_NS;
             return;
         }
         pause_cpu();
