@@ -421,7 +421,7 @@ struct merge_room {
 
 /* Merges the results of `parts` parts, 32 at most, of each of a group's heads, by all its threads: part(head, i) is the address of result i,
  * whose first two numbers are its largest score and sum of weights, and done(head, number, sum, most, total) takes what is merged. In order of
- * the parts. A warp works out a head's shares, then a thread adds a number of four heads, whose loads wait for each other in nothing. */
+ * the parts. A warp works out a head's shares, then a thread adds a number of four heads, so that the loads of one head do not wait for another's. */
 template <class PART, class DONE>
 static __device__ __forceinline__ void merge_parts(int parts, int heads, int width, merge_room &room, PART part,
                                                    DONE done) {
