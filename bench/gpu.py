@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,7 @@ STREAM_HEAD = (
     "| model | streams | bench's loop, t/s | service, t/s | ratio | HTTP, t/s | ratio |",
     "|---|--:|--:|--:|--:|--:|--:|",
 )
+FRAME = re.compile(r"\(.*\+0x[0-9a-f]+\)\s*\[|^\[New LWP|^#\d+ ")
 STREAMS = Path(__file__).with_name("gpu_streams.py")
 
 
@@ -95,9 +97,14 @@ def answer_of(command: Sequence[str], what: str) -> Any:
             return json.loads(done.stdout)
         except json.JSONDecodeError:
             return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-    print(f"{what}: exit {done.returncode}: {last}", file=sys.stderr, flush=True)
+    print(f"{what}: exit {done.returncode}: {reason_of(done.stderr)}", file=sys.stderr, flush=True)
     return None
+
+
+def reason_of(stderr: str) -> str:
+    """The last line that is no frame of a backtrace, as a program prints them behind a failed assertion."""
+    lines = [line for line in stderr.strip().splitlines() if not FRAME.search(line)]
+    return lines[-1] if lines else "no reason given"
 
 
 def ours(model: Path, runtimes: Runtimes, *words: str) -> Any:
