@@ -71,7 +71,7 @@ SHAPE_FN int wide_shared(int d, int hopper) {
 SHAPE_FN int split_shared(int d, int group, int hopper) {
     int parts = split_parts(d, hopper);
     int ring = WARPS * ring_stages(d, hopper) * (d / parts) * 64 + (parts > 1 ? ADD_BYTES : 0);
-    int results = (WARPS / parts * group * (d + 2) + 2 * group) * 4;
+    int results = WARPS / parts * group * (d + 2) * 4;
     return ring > results ? ring : results;
 }
 
