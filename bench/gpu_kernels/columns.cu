@@ -165,10 +165,9 @@ static void check(const shape &s, int tokens, float outliers) {
     fflush(stdout);
 }
 
-/* Of its last kernel, without "columns_". */
+/* Of its second kernel, without "columns_". */
 static std::string short_name(const entry &e) {
-    const std::string last = e.name.substr(e.name.find('+') + 1);
-    return last.substr(8);
+    return e.name.substr(e.name.find('+') + 9);
 }
 
 static void time_shape(const shape &s) {
@@ -180,9 +179,7 @@ static void time_shape(const shape &s) {
         printf("%-10s %-5s T %2d floor %5.1f |", s.name, s.format, tokens, (double)all / 4.38e6);
         each_kernel(p, [&](entry &e) {
             const uint64_t at[2] = {p.c.v[2].data, p.c.v[3].data};
-            const int last = (int)e.grids.size() - 1;
-            for (int only = -1; only <= last;
-                 only += std::max(last + 1, 2)) { /* all launches, and of two the second alone */
+            for (int only : {-1, 1}) { /* both launches, and the second alone */
                 const double us = graph_us(
                     [&](int i) {
                         for (int m = 0; m < (gated(s) ? 2 : 1); m++)
@@ -192,7 +189,7 @@ static void time_shape(const shape &s) {
                     std::max(copies, 12), 7);
                 printf(only < 0 ? " %s %.1f" : " (%.1f)", short_name(e).c_str(), us);
             }
-            printf(" %ux%u", e.grids[last].groups[0], e.grids[last].groups[1]);
+            printf(" %ux%u", e.grids[1].groups[0], e.grids[1].groups[1]);
             p.c.v[2].data = at[0], p.c.v[3].data = at[1];
         });
         printf("\n");
