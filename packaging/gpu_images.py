@@ -10,10 +10,11 @@ CUDA: NVRTC from PyPI, in two versions. Machine code made by 12.9 runs with ever
 version compatibility" of CUDA 12), but PTX runs only with drivers that know its version, so 12.0 makes that.
 HIP: clang++ with lld. Equal sources and compilers give equal bytes.
 
-What is compiled stays in FOLDER/parts, so a run that was broken off goes on where it was, and machines can
-share the work: each makes --only some architectures, and one takes all their parts into its FOLDER/parts. A
-machine without a registry takes NVRTC where FOLDER/nvrtc-VERSION has it. An archive made by --only is for
-trying one card; packaging/check.py refuses a wheel with it.
+What is compiled stays in FOLDER/parts, so a run that was broken off goes on where it was, and one after a
+change compiles what includes a changed file. Machines can share the work: each makes --only some
+architectures, and one takes all their parts into its FOLDER/parts. A machine without a registry takes NVRTC
+where FOLDER/nvrtc-VERSION has it. An archive made by --only is for trying one card; packaging/check.py
+refuses a wheel with it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Part:
     least: int  # as pack.py takes it
     arch: str  # sm_80, compute_75, gfx942, source
     compiler: str  # and its version
-    key: str  # over all that the image depends on: sources, compiler, options
+    key: str  # over all that the image depends on: what the source includes, compiler, options
     command: tuple[str, ...]  # that writes it; "{out}" stands for the file
 
     def file(self, folder: Path) -> Path:
@@ -90,6 +91,30 @@ def digest(vendor: str) -> str:
     ]
     text = "".join(f"{p.relative_to(ROOT).as_posix()} {_sha(p.read_bytes())}\n" for p in sorted(files))
     return _sha(text.encode())[:16]
+
+
+def read_by(source: Path, places: Sequence[Path]) -> list[Path]:
+    """A source and what it includes, each file once, in the order of the preprocessor. places: the folders of
+    -I. What none of them has is the compiler's own.
+    """
+    found, left = {source: None}, [source]
+    while left:
+        path = left.pop()
+        included = re.findall(r'^[ \t]*#[ \t]*include[ \t]+["<]([^">]+)[">]', path.read_text(), re.M)
+        files = (
+            next((p / name for p in (path.parent, *places) if (p / name).is_file()), None)
+            for name in included
+        )
+        new = [f for f in files if f is not None and f not in found]
+        found.update(dict.fromkeys(new))
+        left += reversed(new)
+    return list(found)
+
+
+def key_of(source: Path, places: Sequence[Path], *more: str) -> str:
+    """64 bits, as hex digits, over a source with what it includes, its compiler's version and options."""
+    read = (f"{p.name} {_sha(p.read_bytes())}" for p in read_by(source, places))
+    return _sha(" ".join([*read, *more]).encode())[:16]
 
 
 def check(folder: Path, vendor: str) -> None:
@@ -211,31 +236,17 @@ def wanted(source: Source, architectures: Sequence[str] = CUDA_ARCHITECTURES) ->
 
 
 def cuda_parts(folder: Path) -> list[Part]:
-    made, include, out = digest("cuda"), generate(folder / "generated"), []
+    include, out = generate(folder / "generated"), list[Part]()
+    places = [*(CEXT / f for f in ("cuda/include", "cuda", "kernels", "include", "quant")), include]
     for source in cuda_sources():
         name, targets = source.name, [(f"sm_{arch}", NEWEST) for arch in wanted(source)]
         targets += [(f"compute_{PTX[1]}", FIRST)] if name == PTX[0] else []
         for arch, version in targets:
-            places = [
-                CEXT / "cuda" / "include",
-                CEXT / "cuda",
-                CEXT / "kernels",
-                CEXT / "include",
-                CEXT / "quant",
-            ]
             flags = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", *source.options]
-            library = nvrtc(version, folder)
-            command = [
-                sys.executable,
-                __file__,
-                "--compile",
-                library,
-                CEXT / "cuda" / f"{name}.cu",
-                "{out}",
-                *flags,
-            ]
-            command += [f"-I{p}" for p in (*places, include)]
-            key = _sha(" ".join([made, version, *flags]).encode())[:16]
+            file = CEXT / "cuda" / f"{name}.cu"
+            command = [sys.executable, __file__, "--compile", nvrtc(version, folder), file, "{out}", *flags]
+            command += [f"-I{p}" for p in places]
+            key = key_of(file, places, version, *flags)
             out.append(Part(name, source.least, arch, f"NVRTC {version}", key, tuple(map(str, command))))
     return out
 
@@ -280,7 +291,7 @@ def clang() -> str:
 
 
 def hip_parts(folder: Path) -> list[Part]:
-    made, include, compiler = digest("hip"), generate(folder / "generated"), clang()
+    include, compiler = generate(folder / "generated"), clang()
     version = subprocess.run(
         [compiler, "--version"], check=True, capture_output=True, text=True
     ).stdout.splitlines()[0]
@@ -296,10 +307,11 @@ def hip_parts(folder: Path) -> list[Part]:
     ]
     flags += ["--offload-device-only", "-nogpuinc", "-nogpulib", "-ffreestanding", "-nostdlibinc"]
     places = [CEXT / "hip" / "include", *(CEXT / f for f in ("hip", "kernels", "include", "quant")), include]
-    key = _sha(" ".join([made, version, *flags]).encode())[:16]
+    source = CEXT / "hip" / "portable.hip"
+    key = key_of(source, places, version, *flags)
 
     def part(arch: str, *more: str) -> Part:
-        ends = ["-o", "{out}", str(CEXT / "hip" / "portable.hip")]
+        ends = ["-o", "{out}", str(source)]
         command = [compiler, *flags, *(f"-I{p}" for p in places), *more, *ends]
         return Part("portable", 0, arch, version, key, tuple(command))
 
@@ -327,6 +339,8 @@ def compiled(part: Part, folder: Path) -> tuple[bytes, float]:
         out.unlink(missing_ok=True)
         said = (done.stderr or done.stdout).strip()[:4000]
         raise ImageError(f"{part.name} for {part.arch}: {part.compiler} gives no image:\n{said}")
+    for old in set(out.parent.glob(f"{part.name}.{part.arch}.*")) - {out}:
+        old.unlink()
     return out.read_bytes(), time.monotonic() - start
 
 

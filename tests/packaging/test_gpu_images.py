@@ -122,6 +122,43 @@ def test_parts_of_another_machine_need_no_compiler(tmp_path: Path, monkeypatch: 
     assert list(PACK["entries"]((tmp_path / "cuda.images").read_bytes())) == rows
 
 
+def test_what_includes_a_changed_file_is_compiled_again_and_nothing_else(tmp_path: Path) -> None:
+    files = {"a.cu": '#include "near.h"\n  # include <far.h>\n', "b.cu": '#include "none.h"\n', "near.h": ""}
+    files |= {"far/far.h": '#include "deep.h"\n#include "far.h"\n', "far/deep.h": "", "far/near.h": "other"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def keys(version: str = "1") -> list[str]:
+        return [IMAGES["key_of"](tmp_path / name, [tmp_path / "far"], version) for name in ("a.cu", "b.cu")]
+
+    read = IMAGES["read_by"](tmp_path / "a.cu", [tmp_path / "far"])
+    assert [p.relative_to(tmp_path).as_posix() for p in read] == ["a.cu", "near.h", "far/far.h", "far/deep.h"]
+    (a, b), others = keys(), keys("2")
+    assert len({a, b, *others}) == 4, "another compiler gives other images"
+    (tmp_path / "far" / "near.h").write_text("changed, but the one beside a.cu is found first")
+    assert keys() == [a, b]
+    (tmp_path / "far" / "deep.h").write_text("changed")
+    assert keys()[0] != a and keys()[1] == b
+
+
+def test_an_image_of_other_sources_gives_way_to_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (part,) = parts_of(tmp_path, monkeypatch, "import sys; open(sys.argv[1], 'w').write('code')")
+    monkeypatch.setitem(IMAGES["make"].__globals__, "install", lambda compiler, folder: None)
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for name in ("source0.sm_80.old", "source0.sm_90a.old", "source01.sm_80.old"):
+        (folder / name).write_text("old")
+    IMAGES["make"]("cuda", tmp_path, 1, lambda line: None)
+    assert {p.name for p in folder.iterdir()} == {
+        part.file(tmp_path).name,
+        "source0.sm_90a.old",
+        "source01.sm_80.old",
+    }
+
+
 def test_an_image_that_fails_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = "import sys; sys.exit('line 7: wrong')", "import sys; open(sys.argv[1], 'w').write('code')"
     parts = parts_of(tmp_path, monkeypatch, bad, good, bad)

@@ -187,15 +187,33 @@ def test_appimages_recipe(filled: Path) -> None:
     assert (ROOT / "examples" / "window.py").is_file() and (ROOT / "server/page/static/icon.svg").is_file()
 
 
-# --- the workflow
+# --- the workflows
 
 WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
 JOBS = loaded(WORKFLOW)["jobs"]
+EVERY = sorted(WORKFLOW.parent.glob("*.yml"))
 MAY_WRITE = {"publish": {"id-token"}, "page": {"contents", "id-token"}, "site": {"contents"}}
 
 
-def steps() -> list[tuple[str, dict[str, Any]]]:
-    return [(name, step) for name, job in JOBS.items() for step in job["steps"]]
+def steps(jobs: dict[str, Any] = JOBS) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, step) for name, job in jobs.items() for step in job["steps"]]
+
+
+def test_images_are_compiled_by_night_and_where_what_they_are_made_of_changes() -> None:
+    found = loaded(WORKFLOW.with_name("images.yml"))
+    when, sources = found[True], ["cuda", "hip", "kernels", "include", "quant"]  # as gpu_images.digest has
+    assert when["schedule"] == [{"cron": "17 3 * * *"}]
+    for event in ("push", "pull_request"):
+        paths = when[event]["paths"]
+        assert paths == [f"cext/{one}/**" for one in sources] + [
+            "cext/gpu/pack.py",
+            "packaging/gpu_images.py",
+        ]
+        assert all((ROOT / path.removesuffix("/**")).exists() for path in paths)
+    assert any(step.get("run", "").startswith("make images") for _, step in steps(found["jobs"]))
+    assert {scope for job in found["jobs"].values() for scope in job["permissions"].items()} == {
+        ("contents", "read")
+    }
 
 
 def test_a_tag_starts_it_and_nothing_else() -> None:
@@ -224,22 +242,24 @@ def test_nothing_is_published_before_all_is_tried() -> None:
     assert not any("models" in before(name) for name in JOBS)
 
 
-def test_actions_are_pinned_and_keep_no_credentials() -> None:
-    for name, step in steps():
+@pytest.mark.parametrize("workflow", EVERY, ids=lambda path: path.name)
+def test_actions_are_pinned_and_keep_no_credentials(workflow: Path) -> None:
+    for name, step in steps(loaded(workflow)["jobs"]):
         if uses := step.get("uses"):
             assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", uses), f"{name}: {uses}"
             if uses.startswith("actions/checkout@"):
                 assert step["with"]["persist-credentials"] is False
-    lines = [line for line in WORKFLOW.read_text(encoding="utf-8").splitlines() if "uses:" in line]
+    lines = [line for line in workflow.read_text(encoding="utf-8").splitlines() if "uses:" in line]
     assert all(re.search(r"# v\d+\.\d+\.\d+$", line) for line in lines)
 
 
-def test_its_programs_are_there_and_its_shell_is_shell() -> None:
-    for name, step in steps():
+@pytest.mark.parametrize("workflow", EVERY, ids=lambda path: path.name)
+def test_its_programs_are_there_and_its_shell_is_shell(workflow: Path) -> None:
+    for name, step in steps(loaded(workflow)["jobs"]):
         if command := step.get("run"):
             plain = re.sub(r"\$\{\{.*?\}\}", "x", command)
             assert subprocess.run(["bash", "-n", "-c", plain], check=False).returncode == 0, name
-            for program in re.findall(r"(?:packaging|\.ci)/[\w./]+", command):
+            for program in re.findall(r"(?<![\w/])(?:packaging|\.ci)/[\w./]+", command):
                 there = (ROOT / program).is_file()
                 # Made by the same release's branch of wheels.
                 assert there or program in ("packaging/wheels.py", "packaging/check.py"), program
