@@ -42,7 +42,7 @@ void attention_case::split(bool early) {
     allow(k, shared);
     launch(k, {dim3(kv * ((group + most_heads - 1) / most_heads), walkers, splits), 32 * WARPS, shared, early}, call);
     if (most > FEW)
-        launch((const void *)joins[format_place(format)], {dim3(heads, walkers), (d + 31) / 32 * 32, 0, early}, call);
+        launch((const void *)joins[format_place(format)], {dim3(heads, walkers), 32 * WARPS, 0, early}, call);
 }
 
 static const uint32_t every[] = {CACHE_F16, CACHE_BF16, CACHE_FP8, CACHE_Q8_0, CACHE_Q4_0};

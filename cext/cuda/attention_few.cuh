@@ -385,35 +385,6 @@ static __device__ __forceinline__ void leave(const warp_state<COLUMNS, N> &w, co
         }
 }
 
-/* Merges one element of up to 32 split results, by a warp whose lanes have elements of one head: part(i) is the address of
- * result i. Lane i loads the largest score and the sum of weights of result i; all lanes add in order. */
-template <class F>
-static __device__ __forceinline__ float merged(int parts, int number, F part, float *most, float *total) {
-    const int lane = threadIdx.x % 32;
-    float own = -INFINITY, weight = 0, sum = 0;
-    if (lane < parts)
-        own = part(lane)[0], weight = part(lane)[1];
-    *most = own;
-#pragma unroll
-    for (int j = 1; j < 32; j *= 2)
-        *most = fmaxf(*most, __shfl_xor_sync(0xFFFFFFFFu, *most, j));
-    const float share = power_of_two(own - (*most == -INFINITY ? 0 : *most));
-    *total = weight * share;
-#pragma unroll
-    for (int j = 1; j < 32; j *= 2)
-        *total += __shfl_xor_sync(0xFFFFFFFFu, *total, j);
-    for (int i = 0; i < parts; i += 8) {
-        float x[8];
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            x[j] = i + j < parts ? part(i + j)[2 + number] : 0;
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            sum += x[j] * __shfl_sync(0xFFFFFFFFu, share, i + j);
-    }
-    return sum;
-}
-
 /* Where a group merges results: of each head the shares of up to 32 parts, their largest score and their sum of weights. */
 struct merge_room {
     float head[MERGE_HEADS][MERGE_NUMBERS];

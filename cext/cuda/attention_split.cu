@@ -319,23 +319,24 @@ static __device__ __forceinline__ void split_token(const gpu_call &c, int token)
         join_last(c, {token, 1}, h, S::width(c), room, t.used);
 }
 
-static __device__ __forceinline__ void join_token(const gpu_call &c, int token) {
+static __device__ __forceinline__ void join_token(const gpu_call &c, int token, merge_room &room) {
     const caches x = caches_of(c, 0);
     const int head = blockIdx.x, splits = most_splits(&c), slot = i32_at(&c.v[4], token), pos = i32_at(&c.v[5], token);
-    const int width = c.v[1].shape[2], number = min((int)threadIdx.x, width - 1);
+    const int width = c.v[1].shape[2];
     const float sink = sink_of(c, head);
     const sight seen = token_sight(c, x, slot, pos);
     if (!place_good(x, slot, pos) || !place_good(x, slot, seen.to - 1))
         return;
     const cut t = cut_in_run(c, x, run_of(c, token), slot, seen, splits);
-    float most, total;
     if (t.used < 2)
         return;
-    const float sum = merged(
-        t.used, number, [&](int s) { return (const float *)left_result(c, width, token, head, splits, s); }, &most,
-        &total);
-    if ((int)threadIdx.x < width)
-        output_row(c, width, token, head)[number] = sum * share_of(most, total, sink);
+    merge_parts(
+        t.used, 1, width, room,
+        [&](int, int s) { return (const float *)left_result(c, width, token, head, splits, s); },
+        [&](int, int number, float sum, float most, float total) {
+            output_row(c, width, token, head)[number] = sum * share_of(most, total, sink);
+        });
+    __syncthreads(); /* the room is the next token's */
 }
 
 #define SPLIT(name, FORMAT, D, N, ANY, GROUPS)                                                                         \
@@ -361,11 +362,13 @@ SPLITS(q8_0, CACHE_Q8_0)
 SPLITS(q4_0, CACHE_Q4_0)
 #endif
 
-/* Grid: query heads by tokens or WALKERS, and a thread for each number of a head. */
+/* Grid: query heads by tokens or WALKERS. */
 #define JOIN(format)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(512) attention_join_##format(const __grid_constant__ gpu_call c) {    \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS)                                                           \
+        attention_join_##format(const __grid_constant__ gpu_call c) {                                                  \
+        __shared__ merge_room room;                                                                                    \
         if (most_splits(&c) > 1)                                                                                       \
-            each_token(c, blockIdx.y, gridDim.y, [&](int t) { join_token(c, t); });                                    \
+            each_token(c, blockIdx.y, gridDim.y, [&](int t) { join_token(c, t, room); });                              \
     }
 JOIN(f16)
 JOIN(bf16)
