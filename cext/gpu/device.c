@@ -67,7 +67,7 @@ int gpu_settle(hal_device *d) {
     int code = 0;
     if (!d->loading)
         return 0;
-    code = gpu_check(d, d->api.record(d->loaded, d->side), "an event");
+    code = gpu_check(d, d->api.record(d->loaded, d->packer), "an event");
     if (!code)
         code = gpu_check(d, d->api.await(d->main, d->loaded, 0), "waiting for weights");
     d->loading = code != 0;

@@ -1,9 +1,8 @@
 /* device.h: the handles of a GPU backend (device, buffer, exec), shared by the files of this folder.
  *
- * A device has three streams. `main` runs steps in order. `side` uploads weights: out of pinned memory, or through two pinned
- * staging pieces, which are filled and sent in turn. `packer` packs one piece while the next is sent, and `side` waits for it at
- * the end of each weight. Work that depends on another stream waits for an event. Any thread may call the HAL: each call first
- * makes the device's context current.
+ * A device has three streams. `main` runs steps in order. `packer` writes weights: bytes as they lie, and rows that it packs, of which
+ * `side` sends piece after piece; it waits where a piece's memory still holds what is not packed. Work that depends on another stream
+ * waits for an event. Any thread may call the HAL: each call first makes the device's context current.
  */
 #ifndef SATCHEL_GPU_DEVICE_H
 #define SATCHEL_GPU_DEVICE_H
@@ -60,7 +59,7 @@ struct hal_device {
     gpu_context context;
     gpu_traits traits;
     gpu_stream main, side, packer;
-    gpu_event loaded; /* the uploads on `side` so far; valid while `loading` */
+    gpu_event loaded; /* the uploads so far; valid while `loading` */
     int loading;
     gpu_module modules[GPU_MODULES];
     void *unpacked[GPU_MODULES]; /* their images, where an archive has them */
@@ -147,7 +146,7 @@ int gpu_lock_alone(
 void gpu_unlock_alone(hal_device *);
 int gpu_function_find(hal_device *, const char *name, gpu_function *);
 int gpu_start(hal_device *, const gpu_launch *, const gpu_call *, gpu_stream);
-int gpu_settle(hal_device *);          /* makes `main` wait for the uploads queued on `side` */
+int gpu_settle(hal_device *);          /* makes `main` wait for the uploads so far */
 int gpu_settle_prefetch(hal_buffer *); /* the same for the uploads to a buffer of HAL_PREFETCH */
 
 /* Memory from the pool (pool.c), not zeroed. The caller holds the lock, and no queued work uses memory that it gives back. */

@@ -1,10 +1,12 @@
 /* memory.c: a GPU's buffers, and transfers between host and device.
  *
- * Weights travel on the stream `side`, and packing runs on the device. Out of memory that pin() has page-locked they are sent
- * from where they lie; others go through pinned staging pieces: the host fills one piece while the other is sent. Only the
- * first run waits for them. Weights of a HAL_PREFETCH buffer are replaced while steps run: their upload waits, on the device, for
- * the last exec that has read the buffer, and the next such exec for the upload. Other transfers are ordered with the steps: a
- * write or read waits for running steps. A small output is read from its mirror in host memory, where the exec has copied it.
+ * What is written to buffers of weights is written on the stream `packer`, in the order of the calls: bytes as they lie, and rows that
+ * are packed on the way, whose pieces the stream `side` sends ahead, so that the link has work while others are packed. Out of memory
+ * that pin() has page-locked they are sent from where they lie; others go through pinned staging pieces: the host fills one piece while
+ * the other is sent. Only the first run waits for them. Weights of a HAL_PREFETCH buffer are replaced while steps run: their upload
+ * waits, on the device, for the last exec that has read the buffer, and the next such exec for the upload. Other transfers are ordered
+ * with the steps: a write or read waits for running steps. A small output is read from its mirror in host memory, where the exec has
+ * copied it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +25,7 @@ int gpu_alloc(hal_device *d, const hal_bufdesc *desc, hal_buffer **out) {
     *b = (hal_buffer){.device = d, .size = desc->size, .usage = desc->usage};
     code = gpu_take(d, 0, desc->size ? desc->size : 1, &b->at, "memory for a buffer");
     if (!code && desc->size)
-        code = gpu_check(d, d->api.fill(b->at, 0, desc->size, d->side), "zeros for a buffer");
+        code = gpu_check(d, d->api.fill(b->at, 0, desc->size, d->packer), "zeros for a buffer");
     d->loading = 1;
     if (!code && desc->usage == HAL_PREFETCH)
         code = gpu_check(d, d->api.event(&b->written, 2), "an event");
@@ -60,7 +62,7 @@ void gpu_free(hal_buffer *b) {
     if (!b)
         return;
     if (b->at && !gpu_lock(b->device)) {
-        b->device->api.finish(b->device->side);
+        b->device->api.finish(b->device->packer);
         b->device->api.finish(b->device->main);
         if (b->wrapped)
             b->device->api.free(b->at);
@@ -112,11 +114,11 @@ static int is_pinned(const hal_device *d, const uint8_t *from, uint64_t size) {
     return 0;
 }
 
-/* Before an upload: of a HAL_PREFETCH buffer `side` waits for what has read it. */
+/* Before an upload: of a HAL_PREFETCH buffer `packer` waits for what has read it. */
 static int begin_upload(hal_buffer *b) {
     hal_device *d = b->device;
     return b->usage == HAL_PREFETCH && b->reader
-               ? gpu_check(d, d->api.await(d->side, b->reader->done, 0), "waiting for a step")
+               ? gpu_check(d, d->api.await(d->packer, b->reader->done, 0), "waiting for a step")
                : 0;
 }
 
@@ -125,25 +127,25 @@ static int end_upload(hal_buffer *b, int code) {
     hal_device *d = b->device;
     if (b->usage != HAL_PREFETCH)
         d->loading = 1;
-    else if (!code && !(code = gpu_check(d, d->api.record(b->written, d->side), "an event")))
+    else if (!code && !(code = gpu_check(d, d->api.record(b->written, d->packer), "an event")))
         b->fresh = 1;
     return code;
 }
 
-/* Sends bytes to the device on `side`, piece by piece; the lock is held. */
+/* Writes bytes to a buffer of weights, piece by piece; the lock is held. */
 static int send(hal_device *d, gpu_address to, const uint8_t *from, uint64_t size) {
     int code = 0;
     if (is_pinned(d, from, size))
-        return gpu_check(d, d->api.write(to, from, size, d->side), "sending bytes");
+        return gpu_check(d, d->api.write(to, from, size, d->packer), "sending bytes");
     for (uint64_t done = 0, part; !code && done < size; done += part) {
         gpu_piece *p;
         part = size - done < GPU_PIECE ? size - done : GPU_PIECE;
         if ((code = next_piece(d, &p)))
             break;
         memcpy(p->host, from + done, part);
-        code = gpu_check(d, d->api.write(to + done, p->host, part, d->side), "sending bytes");
+        code = gpu_check(d, d->api.write(to + done, p->host, part, d->packer), "sending bytes");
         if (!code)
-            code = gpu_check(d, d->api.record(p->sent, d->side), "an event");
+            code = gpu_check(d, d->api.record(p->sent, d->packer), "an event");
     }
     return code;
 }
@@ -274,7 +276,8 @@ static int pack_piece(hal_device *d, gpu_piece *p, const void *from, uint64_t si
     return code ? code : gpu_check(d, d->api.record(p->sent, d->packer), "an event");
 }
 
-/* Sends rows of one matrix and packs them on the device; the lock is held. A piece holds a multiple of 256 rows. */
+/* Sends rows of one matrix and packs them on the device; the lock is held. A piece holds a multiple of 256 rows. `side` does not wait
+ * for the last piece to be packed, which may wait in turn for what the device computes: it sends the next matrix meanwhile. */
 static int pack_rows(hal_device *d, const gpu_packing *p, gpu_address to, const int64_t shape[2], const uint8_t *from) {
     uint64_t row = source_row(p->format, shape[1]);
     int64_t most = (int64_t)(GPU_PIECE / row) / 256 * 256, rows;
@@ -302,7 +305,7 @@ static int pack_rows(hal_device *d, const gpu_packing *p, gpu_address to, const 
         code = pack_piece(d, piece, part, row * (uint64_t)rows, &launch, &call);
         to += p->bytes(rows, shape[1], &d->traits);
     }
-    return code || !piece ? code : gpu_check(d, d->api.await(d->side, piece->sent, 0), "waiting for weights");
+    return code;
 }
 
 int gpu_pack(hal_buffer *to, uint64_t offset, uint32_t format, int64_t stack, int64_t rows, int64_t columns,
@@ -362,6 +365,8 @@ int gpu_unpin(hal_device *d, const void *host) {
         code = hal_fail(HAL_E_INVALID, "unpin: these pages are not locked");
     } else {
         code = gpu_check(d, d->api.finish(d->side), "waiting for weights that are sent");
+        if (!code)
+            code = gpu_check(d, d->api.finish(d->packer), "waiting for weights that are sent");
         if (!code)
             code = gpu_check(d, d->api.unpin((void *)(uintptr_t)host), "unlocking pages of host memory");
         d->pinned[i] = d->pinned[--d->n_pinned];
