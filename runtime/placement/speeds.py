@@ -48,7 +48,7 @@ from satchel.runtime.weights.weights import PART_ROWS, FileWeights
 ENOUGH = 192 << 20  # bytes that a token reads of the layers that are run, at least
 MOST = 2 << 30  # bytes of these layers, at most
 CACHES = 2  # what goes through the processor's caches before a step, in their sizes
-VERSION = 6  # of the measurement; another version is measured again
+VERSION = 7  # of the measurement; another version is measured again
 SHARED = "attention.shared_kv_layers"  # so many of the last layers have no keys and values of their own
 # Tensors of no layer of which a side has numbers for each: that side.
 PER_LAYER = {"per_layer_token_embd.weight": 1, "per_layer_model_proj.weight": 0}
@@ -228,7 +228,7 @@ def speed_of(
 
 def _known(entry: object) -> Speed | None:
     """A cached entry; None if it cannot be parsed."""
-    if not isinstance(entry, list) or len(entry) != 7:
+    if not isinstance(entry, list) or len(entry) != 8:
         return None
     pairs, rest = entry[:2], entry[2:]
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
@@ -338,11 +338,12 @@ def _measure(gguf: GGUF, open: Open, kept: int, repack: bool, activations: int) 
         small = _run(gguf, device, fewer, repack, activations, prompt=True)
         link, latency = link_to(device)
         direct = direct_to(members_of(device)[0], gguf if repack else None)
+        caches = 0 if apart(device) else processor_caches()
     large = small
     if kept > fewer:
         with open() as device:
             large = _run(gguf, device, kept, repack, activations)
-    return replace(speed_of_runs(large, small, link, latency), direct=direct)
+    return replace(speed_of_runs(large, small, link, latency), direct=direct, caches=caches)
 
 
 def speed_of_runs(large: Run, small: Run, link: float, latency: float) -> Speed:

@@ -19,7 +19,7 @@ from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.placement import speeds
 from satchel.runtime.placement.dryrun import dry_run
 from satchel.runtime.placement.placement import Placement
-from satchel.runtime.placement.predict import Speed, predict
+from satchel.runtime.placement.predict import KEPT, Speed, predict
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 
 HAVE = {f.name for f in libraries() if not f.reason}
@@ -62,6 +62,24 @@ def test_every_turn_of_a_device_has_its_start(sizes: Sizes) -> None:
     found = predict(placement, sizes, {"remote": fast, "cpu": slow})
     assert found.decode - plain.decode == pytest.approx(0.5 + 1.0 + 0.5 + 0.125)
     assert found.prompt - plain.prompt == pytest.approx(0.5 + 1.0 + 0.5 + 0.125)
+
+
+def test_a_processor_finds_some_of_a_tokens_weights_in_its_caches(sizes: Sizes) -> None:
+    placement = Placement("cpu", {})
+    read = sum(t.read for t in sizes.tensors)
+    assert not any(t.expert for t in sizes.tensors)
+
+    def layers_of(caches: float) -> float:
+        speeds = {"cpu": replace(SLOW, head=(0.0, 0.0), caches=int(caches)), "remote": FAST}
+        found = predict(placement, sizes, speeds)
+        assert found.prompt == plain.prompt, "a prompt's products are bound by other things"
+        return found.decode
+
+    plain = predict(placement, sizes, {"cpu": replace(SLOW, head=(0.0, 0.0)), "remote": FAST})
+    assert layers_of(0) == plain.decode
+    assert layers_of(read / 4) == pytest.approx((1 - KEPT / 4) * plain.decode, rel=1e-3)
+    assert layers_of(read) == pytest.approx((1 - KEPT) * plain.decode, rel=1e-3)
+    assert layers_of(100 * read) == layers_of(read)
 
 
 def test_a_cache_that_cores_share_counts_once(tmp_path: Path) -> None:
