@@ -283,6 +283,7 @@ static void grid_split(const gpu_call *c, const gpu_traits *t, gpu_grid *g, cons
 }
 
 static void grid_join(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
     *g = grid_of(c->v[1].shape[1], walkers(c), 1, 32 * WARPS, 0);
     if (most_splits(c) == 1)
         *g = grid_of(1, 1, 1, g->threads, 0); /* there is nothing to join */
