@@ -11,7 +11,7 @@ from satchel.errors import DeviceError
 from satchel.runtime.placement.choose import MemoryBudget, ruled
 from satchel.runtime.placement.options import PlacementOptions, read_expert_cache
 from satchel.runtime.placement.placement import Placement
-from satchel.runtime.placement.predict import Speed
+from satchel.runtime.placement.predict import HANDOVER, Speed
 from satchel.runtime.placement.sizes import Sizes, Tensor
 from satchel.runtime.weights.expert_cache.layout import CachedLayer, ExpertCacheLayout
 
@@ -50,7 +50,9 @@ def expert_cache_of(
                 f"device {device}: {wanted or 1} cached experts of {len(layers)} layers need"
                 f" {max(1, wanted) * each / MIB:,.0f} MiB and it has {left / MIB:,.0f} MiB left: take fewer"
             )
-        if wanted and (speeds is None or not free_choice or _helps(sizes, placement, device, layers, speeds)):
+        share = wanted / most
+        helps = speeds is None or not free_choice or _helps(sizes, placement, device, layers, speeds, share)
+        if wanted and helps:
             for label, tensors in layers.items():
                 names = tuple(dict.fromkeys(t.name for t in tensors))
                 found[label] = CachedLayer(device, wanted, _experts(tensors), names)
@@ -124,9 +126,13 @@ def _helps(
     device: str,
     layers: Mapping[str, Sequence[Tensor]],
     speeds: Mapping[str, Speed],
+    share: float,
 ) -> bool:
-    """Whether the device, its start-up cost included, reads a token's experts faster than the CPU."""
+    """Whether the device, its start-up cost included, reads a token's experts faster than the CPU, and this
+    share of them saves the CPU more time than a turn of the device beside it takes.
+    """
     inner = sum(t.read for t in sizes.tensors if t.label.startswith("blk.")) / sizes.layers or 1.0
     read = sum(t.read for tensors in layers.values() for t in tensors) / len(layers)
     here, there = (speeds[name].layer[0] * read / inner for name in (placement.first, device))
-    return there + speeds[device].start < here
+    start = speeds[device].start
+    return there + start < here and share * here > start + HANDOVER

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,8 +31,10 @@ from satchel.runtime.device.device import (
 from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.placement.dryrun import dry_run
+from satchel.runtime.placement.expert_cache import _helps
 from satchel.runtime.placement.options import read_expert_cache
-from satchel.runtime.placement.predict import Speed
+from satchel.runtime.placement.placement import Placement
+from satchel.runtime.placement.predict import HANDOVER, Speed
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.weights.expert_cache.cache import ExpertCache
 from satchel.runtime.weights.expert_cache.usage import ExpertUsage
@@ -324,6 +329,19 @@ def test_auto_takes_what_is_left_where_it_helps(foretold) -> None:  # type: igno
     assert foretold(named, False).expert_cache is None
     off = Options(device="remote,cpu", threads=1, override_tensor=[EXPERTS], deterministic=True)
     assert off.placement_options.expert_cache == "off"
+
+
+def test_a_cache_of_few_experts_must_pay_for_a_turn_of_the_device() -> None:
+    expert: Any = SimpleNamespace(label="blk.0", name="blk.0.ffn_up_exps.weight", read=100.0)
+    sizes: Any = SimpleNamespace(tensors=[expert], layers=1)  # all that a layer reads: 1 ms of the CPU
+
+    def helps(share: float, start: float) -> bool:
+        speeds = {"cpu": SLOW, "remote": replace(FAST, start=start)}
+        return _helps(sizes, Placement("cpu", {}), "remote", {"blk.0": [expert]}, speeds, share)
+
+    cost = (1e-4 + HANDOVER) / SLOW.layer[0]  # the share of the CPU's time that a turn takes
+    assert not helps(0.9 * cost, 1e-4) and helps(1.1 * cost, 1e-4)
+    assert helps(1.0, 1e-4) and not helps(1.0, SLOW.layer[0]), "the device is no faster than the CPU"
 
 
 def test_more_than_there_is_room_for_is_refused(foretold) -> None:  # type: ignore[no-untyped-def]
