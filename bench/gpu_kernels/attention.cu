@@ -21,7 +21,7 @@ void attention_case::wide() {
         {FORMATS_OF(attention_wide_64), FORMATS_OF(attention_wide_128), FORMATS_OF(attention_wide_256), {}},
         {FORMATS_OF(attention_wide_any_64), FORMATS_OF(attention_wide_any_128), FORMATS_OF(attention_wide_any_256),
          FORMATS_OF(attention_wide_any_512)}};
-    const int place = size_place(d), shared = wide_shared(64 << place, 1);
+    const int place = size_place(d), shared = wide_shared(64 << place, column_parts(64 << place), 1);
     const void *k = (const void *)all[!exact()][place][format_place(format)];
     allow(k, shared);
     launch(k, {dim3((most + TOKENS - 1) / TOKENS * heads * column_parts(64 << place)), 256, shared, false}, call);

@@ -38,7 +38,7 @@ enum { FIXED_SPLIT = 512, FIXED_SPLITS = 256, FIXED_COUNTERS = 256, FIXED_ROWS =
 #define SHAPE_FN static inline
 #endif
 
-/* Parts into which a head's columns are cut: two warpgroups, or two warps, share the keys of a step. */
+/* Parts into which attention_wide cuts the columns of heads of up to d, at least: its two warpgroups share the keys of a step then. */
 SHAPE_FN int column_parts(int d) {
     return d > MOST_COLUMNS ? d / MOST_COLUMNS : 1;
 }
@@ -59,11 +59,11 @@ SHAPE_FN int wide_keys(int d, int hopper) {
     return hopper || d == 64 ? KEYS : KEYS / 2;
 }
 
-/* Bytes of shared memory of attention_wide for heads of up to d: queries, two steps of keys and values, sums of scores where
- * columns are cut, scales, slots, positions, runs, blocks. */
-SHAPE_FN int wide_shared(int d, int hopper) {
-    int parts = column_parts(d), sums = parts > 1 ? TOKENS * KEYS * 4 / parts : 0;
-    return (TOKENS + 4 * wide_keys(d, hopper)) / parts * d * 2 + sums + TOKENS * 12 + 64 + IDS * 4 + 1024;
+/* Bytes of shared memory of attention_wide for heads of up to d in `parts` parts of columns: queries, two steps of keys and values, sums
+ * of scores where columns are cut, scales, slots, positions, runs, blocks. */
+SHAPE_FN int wide_shared(int d, int parts, int hopper) {
+    int keys = wide_keys(d, hopper) / parts, sums = parts > 1 ? TOKENS * keys * 4 : 0;
+    return (TOKENS / parts + 4 * keys) * d * 2 + sums + TOKENS * 12 + 64 + IDS * 4 + 1024;
 }
 
 /* Of attention_split, for `group` query heads at a time: the warps' rings and where they add scores, then their results in the

@@ -7,8 +7,9 @@
  * hang on what else the tile computes; those of attention_fixed.cu, which has the same groups, do not.
  *
  * ANY: the kernel takes heads of up to D numbers, whose rows are filled up with zeros, sight both ways, soft caps and ALiBi; the
- * others take heads of D numbers that see what is behind them, with plain scores. Where D is more than 256 a group takes 64 tokens and 32 keys at a time: each warpgroup
- * multiplies its half of the columns, of the queries with the keys and of the weights with the values, and they add their scores.
+ * others take heads of D numbers that see what is behind them, with plain scores. Where D is more than 256, or a group has too little
+ * memory for 256, it takes 64 tokens and half of the keys at a time: each warpgroup multiplies its half of the columns, of the queries
+ * with the keys and of the weights with the values, and they add their scores.
  */
 #include "attention_wide.cuh"
 
@@ -36,21 +37,22 @@ static __device__ __forceinline__ void write_rows(const gpu_call &c, const A &a,
     }
 }
 
-#define ATTENTION(name, FORMAT, D, ANY, GROUPS)                                                                        \
+#define ATTENTION(name, FORMAT, D, ANY, GROUPS) ATTENTION_CUT(name, FORMAT, D, ANY, GROUPS, column_parts(D))
+#define ATTENTION_CUT(name, FORMAT, D, ANY, GROUPS, CUT)                                                               \
     extern "C" __global__ void __launch_bounds__(256, GROUPS) name(const __grid_constant__ gpu_call c) {               \
         AWAIT_BEFORE();                                                                                                \
-        typedef wide_attention<FORMAT, D, ANY> A;                                                                      \
+        typedef wide_attention<FORMAT, D, ANY, 0, 256, CUT> A;                                                         \
         attention_tile<A>(                                                                                             \
             c, [](const A &, row_state<A::COLUMNS> &) {},                                                              \
             [&](const A &a, const row_state<A::COLUMNS> &w, int first, int head) {                                     \
                 write_rows(c, a, w, first, head);                                                                      \
             });                                                                                                        \
     }
-/* Two warpgroups that share scores: Hopper's alone. */
+/* For groups with 99 KB of shared memory, which no Hopper has: half of the tokens, and of the keys of a step. */
 #if HOPPER
-#define ATTENTION_512(name, FORMAT) ATTENTION(name, FORMAT, 512, true, 1)
+#define ATTENTION_HALVED(name, FORMAT, ANY)
 #else
-#define ATTENTION_512(name, FORMAT)
+#define ATTENTION_HALVED(name, FORMAT, ANY) ATTENTION_CUT(name, FORMAT, 256, ANY, 1, 2)
 #endif
 #define ATTENTIONS(format, FORMAT)                                                                                     \
     ATTENTION(attention_wide_64_##format, FORMAT, 64, false, 2)                                                        \
@@ -59,7 +61,9 @@ static __device__ __forceinline__ void write_rows(const gpu_call &c, const A &a,
     ATTENTION(attention_wide_any_64_##format, FORMAT, 64, true, 2)                                                     \
     ATTENTION(attention_wide_any_128_##format, FORMAT, 128, true, 2)                                                   \
     ATTENTION(attention_wide_any_256_##format, FORMAT, 256, true, 1)                                                   \
-    ATTENTION_512(attention_wide_any_512_##format, FORMAT)
+    ATTENTION(attention_wide_any_512_##format, FORMAT, 512, true, 1)                                                   \
+    ATTENTION_HALVED(attention_wide_halved_256_##format, FORMAT, false)                                                \
+    ATTENTION_HALVED(attention_wide_any_halved_256_##format, FORMAT, true)
 ATTENTIONS(f16, CACHE_F16)
 ATTENTIONS(bf16, CACHE_BF16)
 ATTENTIONS(fp8, CACHE_FP8)

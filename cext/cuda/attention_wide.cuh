@@ -42,11 +42,12 @@ static __device__ __noinline__ int last_of_slot(const gpu_call &c, int slot) {
 }
 
 /* SPLIT > 0: each row's keys are cut at multiples of so many positions; every split has a softmax of its own, and their results are
- * merged in order. THREADS: 256, or, with SPLIT, 128, which have half of the rows. */
-template <int FORMAT, int D, bool ANY, int SPLIT = 0, int THREADS = 256> struct wide_attention {
+ * merged in order. THREADS: 256, or, with SPLIT, 128, which have half of the rows. CUT: parts of the columns, 1 or 2. */
+template <int FORMAT, int D, bool ANY, int SPLIT = 0, int THREADS = 256, int CUT = column_parts(D)>
+struct wide_attention {
     typedef cache_row<FORMAT> row;
     static constexpr bool BEHIND = !ANY; /* no token sees what follows it */
-    static constexpr int PARTS = D > MOST_COLUMNS ? D / MOST_COLUMNS : 1, COLUMNS = D / PARTS;
+    static constexpr int PARTS = CUT, COLUMNS = D / PARTS;
     static constexpr int ROWS = TOKENS / PARTS / (256 / THREADS),
                          STEP = wide_keys(D, HOPPER) / PARTS; /* of a group, keys of a step */
     static constexpr int POSITIONS = SPLIT;
@@ -291,7 +292,7 @@ static __device__ __forceinline__ void multiply_keys(const A &a, float (&s)[A::S
 #pragma unroll
     for (int i = 0; i < COLUMNS / 16; i++) {
         uint32_t q[4];
-        load_matrices(q, a.queries + piece_at(row, 2 * i + lane / 16, A::ROWS));
+        load_matrices(q, a.queries + piece_at(row, A::part() * (COLUMNS / 8) + 2 * i + lane / 16, A::ROWS));
 #pragma unroll
         for (int n = 0; n < A::STEP / 16; n++) {
             uint32_t k[4];

@@ -222,10 +222,15 @@ static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 /* --- attention */
 
 /* Kernels of attention: for heads of exactly `exact` numbers, plain scores and sight of what is behind, or, where that is 0, of up to `wide` numbers in
- * attention_wide and up to `split` in attention_split. `group`: query heads of a KV head that attention_split takes at once. */
+ * attention_wide and up to `split` in attention_split. `group`: query heads of a KV head that attention_split takes at once. `parts`: into
+ * which attention_wide cuts the columns; 0: into none that it need not. */
 typedef struct {
-    int exact, wide, split, group;
+    int exact, wide, split, group, parts;
 } attention_kind;
+
+static int parts_of(const attention_kind *n) {
+    return n->parts ? n->parts : column_parts(n->wide);
+}
 
 /* many: attention_wide takes part. */
 static const char *check_kind(const gpu_call *c, const gpu_traits *t, const attention_kind *n, int many) {
@@ -237,12 +242,12 @@ static const char *check_kind(const gpu_call *c, const gpu_traits *t, const atte
         return "it is made for heads of 64, 128 or 256 numbers without soft caps, ALiBi and sight of what follows";
     if (d > n->wide || d % 8)
         return "it is made for heads of up to 512 numbers, a multiple of 8";
-    if (many && !hopper && column_parts(n->wide) > 1)
-        return "heads of more than 256 numbers need wgmma";
+    if (many && hopper && n->parts)
+        return "it is made for groups with less shared memory";
     if (n->exact && n->group == 8 && n->exact < 256 && group > 8)
         return "a KV head may have 8 heads at most";
     return split_shared(n->split, n->group, hopper) + SPLIT_STATIC <= t->shared &&
-                   (!many || wide_shared(n->wide, hopper) <= t->shared)
+                   (!many || wide_shared(n->wide, parts_of(n), hopper) <= t->shared)
                ? NULL
                : "the device has too little memory for a group";
 }
@@ -290,8 +295,9 @@ static void grid_join(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 }
 
 static void grid_attention_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g, const attention_kind *n) {
-    int64_t tiles = (int64_t)tiles_of(c) * column_parts(n->wide);
-    *g = grid_of(tiles * c->v[1].shape[1], 1, 1, 256, (uint64_t)wide_shared(n->wide, t->arch == HOPPER_ARCH));
+    int64_t tiles = (int64_t)tiles_of(c) * parts_of(n);
+    *g = grid_of(tiles * c->v[1].shape[1], 1, 1, 256,
+                 (uint64_t)wide_shared(n->wide, parts_of(n), t->arch == HOPPER_ARCH));
 }
 
 static const char *check_few(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
@@ -324,6 +330,8 @@ HEADS(any_64, 0, 64, 128, 8)
 HEADS(any_128, 0, 128, 128, 8)
 HEADS(any_256, 0, 256, 256, 8)
 HEADS(any_512, 0, 512, 512, 8)
+HEADS(halved_256, 256, 256, 256, 8, 2)
+HEADS(any_halved_256, 0, 256, 256, 8, 2)
 
 /* --- attention under PRODUCT_DETERMINISTIC: no check but FEW's asks for the tokens, and both entries give the same bits */
 
@@ -438,9 +446,11 @@ const gpu_kernel cuda_prompt_kernels[] = {
     ATTENTION(128_8, "128", "128_8"),
     ATTENTION(128_16, "128", "128_16"),
     ATTENTION(256_8, "256", "256_8"),
+    ATTENTION(halved_256, "halved_256", "256_8"),
     ATTENTION(any_64, "any_64", "any_128"),
     ATTENTION(any_128, "any_128", "any_128"),
     ATTENTION(any_256, "any_256", "any_256"),
+    ATTENTION(any_halved_256, "any_halved_256", "any_256"),
     ATTENTION(any_512, "any_512", "any_512"),
     {0},
 };

@@ -157,7 +157,8 @@ def test_weights_of_16_bits_have_a_kernel_for_few_columns(dry_card: Device, op: 
         ((40, 2, 128), {}, "128", "128_16"),
         ((4, 2, 96), {"cap": 5.0}, "any_128", "any_128"),
         ((40, 2, 256), {}, "256", "256_8"),
-        ((4, 2, 512), {}, "", "any_512"),
+        ((8, 2, 256), {"cap": 5.0}, "any_256", "any_256"),
+        ((4, 2, 512), {}, "any_512", "any_512"),
     ],
 )
 def test_attention_has_kernels_where_their_room_suffices(
@@ -166,10 +167,12 @@ def test_attention_has_kernels_where_their_room_suffices(
     few = f"attention_split_{split}_f16"
     assert kernel_of(dry_card, "attention", attention("f16", heads, FEW, **args), ()) == few
     found = kernel_of(dry_card, "attention", attention("f16", heads, RUNS, **args), ())
-    if wide and (large(dry_card) or heads[2] < 256):
-        assert found == f"attention_wide_{wide}_f16+{few}+attention_join_f16"
-    else:
+    if heads[2] > 256 and not large(dry_card):
         assert "attention_wide" not in found
+    else:
+        if heads[2] == 256 and not large(dry_card):
+            wide = wide.replace("256", "halved_256")
+        assert found == f"attention_wide_{wide}_f16+{few}+attention_join_f16"
 
 
 def test_latent_attention_of_deepseeks_size_has_a_kernel(dry_card: Device) -> None:
