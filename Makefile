@@ -16,7 +16,7 @@ FOR_TESTS = -C cmake.define.SATCHEL_SETS="$(or $(SATCHEL_SETS),runnable)" -C cma
 # in the order of tests/conftest.py, the longest first; xdist would begin with those that have the most tests.
 RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers images nightly test-stressed coverage faults fuzz nightly-fuzz soak endurance bench doctor docs wheels wheels-run clean
+.PHONY: chat serve test lint types sanitize sanitize-memory sanitize-threads arm windows macos sycl backends barriers nightly test-stressed coverage faults fuzz nightly-fuzz soak endurance bench doctor docs wheels wheels-run clean
 .DELETE_ON_ERROR:
 # Where it is set, each of the many processes that tests start compiles all modules anew, which takes it twice the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -74,15 +74,10 @@ backends: windows macos sycl
 barriers: .venv/ready-to-test
 	$(RUN_TESTS) -m "nightly or not nightly" tests/cext/test_barriers.py
 
-# Compiles the GPU kernels for all cards, into build/gpu-images: half an hour, then only what includes a changed file.
-images: .venv/ready
-	$(BIN)/python packaging/gpu_images.py build/gpu-images
-
 # Runs all tests, those marked nightly too, with many more examples of property tests. Converted models are compared with PyTorch's
-# answers, or with stored numbers where PyTorch cannot be installed. Where images cannot be made, the tests that need them are skipped.
+# answers, or with stored numbers where PyTorch cannot be installed.
 nightly: .venv/ready-to-test
 	-@$(MAKE) --no-print-directory .venv/with-reference
-	-@$(MAKE) --no-print-directory images
 	$(RUN_TESTS) -m "nightly or not nightly" --hypothesis-profile=nightly --timeout=7200 -o faulthandler_timeout=7300
 
 # Runs all tests three times in random order, once on one core, and once beside programs that keep all cores busy. WHAT selects
