@@ -50,9 +50,11 @@ def expert_cache_of(
                 f"device {device}: {wanted or 1} cached experts of {len(layers)} layers need"
                 f" {max(1, wanted) * each / MIB:,.0f} MiB and it has {left / MIB:,.0f} MiB left: take fewer"
             )
-        share = wanted / most
-        helps = speeds is None or not free_choice or _helps(sizes, placement, device, layers, speeds, share)
-        if wanted and helps:
+        if wanted and (
+            speeds is None
+            or not free_choice
+            or _helps(sizes, placement, device, layers, speeds, share=wanted / most)
+        ):
             for label, tensors in layers.items():
                 names = tuple(dict.fromkeys(t.name for t in tensors))
                 found[label] = CachedLayer(device, wanted, _experts(tensors), names)
