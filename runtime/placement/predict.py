@@ -85,7 +85,7 @@ def predict(
             parts = [(parts[0][0], 1 - share), (speeds[layers[t.label].device], share)]
         if t.label.startswith("blk."):
             read, macs = t.read / mean_read, t.macs / mean_macs / (PROMPT if _picked(t, sizes) else 1)
-            read *= 1 if t.expert else missed.get(home, 1)
+            read *= 1 if t.expert else missed[home]
             times[0] += max(part * speed.layer[0] * read for speed, part in parts)
             times[1] += max(part * speed.layer[1] * macs for speed, part in parts)
     head = speeds[placement.label("output")]
