@@ -307,11 +307,9 @@ static const char *check_few(const gpu_call *c, const gpu_traits *t, const atten
     return check_heads(c, t, n, 0);
 }
 
-#define HEADS(name, ...)                                                                                               \
+/* A kind of heads, for prompts; HEADS: for few tokens as well. */
+#define MANY_HEADS(name, ...)                                                                                          \
     static const attention_kind kind_##name = {__VA_ARGS__};                                                           \
-    static const char *few_##name(const gpu_call *c, const gpu_traits *t) {                                            \
-        return check_few(c, t, &kind_##name);                                                                          \
-    }                                                                                                                  \
     static const char *many_##name(const gpu_call *c, const gpu_traits *t) {                                           \
         return check_heads(c, t, &kind_##name, 1);                                                                     \
     }                                                                                                                  \
@@ -320,6 +318,11 @@ static const char *check_few(const gpu_call *c, const gpu_traits *t, const atten
     }                                                                                                                  \
     static void grid_wide_##name(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {                                \
         grid_attention_wide(c, t, g, &kind_##name);                                                                    \
+    }
+#define HEADS(name, ...)                                                                                               \
+    MANY_HEADS(name, __VA_ARGS__)                                                                                      \
+    static const char *few_##name(const gpu_call *c, const gpu_traits *t) {                                            \
+        return check_few(c, t, &kind_##name);                                                                          \
     }
 HEADS(64_8, 64, 64, 64, 8)
 HEADS(64_16, 64, 64, 64, 16)
@@ -330,8 +333,8 @@ HEADS(any_64, 0, 64, 128, 8)
 HEADS(any_128, 0, 128, 128, 8)
 HEADS(any_256, 0, 256, 256, 8)
 HEADS(any_512, 0, 512, 512, 8)
-HEADS(halved_256, 256, 256, 256, 8, 2)
-HEADS(any_halved_256, 0, 256, 256, 8, 2)
+MANY_HEADS(halved_256, 256, 256, 256, 8, 2)
+MANY_HEADS(any_halved_256, 0, 256, 256, 8, 2)
 
 /* --- attention under PRODUCT_DETERMINISTIC: no check but FEW's asks for the tokens, and both entries give the same bits */
 
@@ -402,7 +405,16 @@ const gpu_kernel cuda_fixed_attention_kernels[] = {FIXED_ATTENTION(64), FIXED_AT
     }
 
 #define SPLITS {1, 2, 4, 8, 16, 32}
-/* name: of the kind; wide, split: of its kernels. */
+/* name: of the kind; wide, split: of its kernels. MANY_ATTENTION: of a kind for prompts alone. */
+#define MANY_ATTENTION(name, wide, split)                                                                              \
+    {.op = "attention",                                                                                                \
+     .check = many_##name,                                                                                             \
+     .scratch = scratch_attention,                                                                                     \
+     .format_of = 2,                                                                                                   \
+     .launch = {{"attention_wide_" wide, grid_wide_##name, 1},                                                         \
+                {"attention_split_" split, grid_split_##name, 1},                                                      \
+                {"attention_join", grid_join, 1}},                                                                     \
+     .configs = SPLITS}
 #define ATTENTION(name, wide, split)                                                                                   \
     {.op = "attention",                                                                                                \
      .check = few_##name,                                                                                              \
@@ -411,13 +423,7 @@ const gpu_kernel cuda_fixed_attention_kernels[] = {FIXED_ATTENTION(64), FIXED_AT
      .launch = {{"attention_split_" split, grid_split_##name, 1}},                                                     \
      .configs = SPLITS,                                                                                                \
      .counters = 4 * JOIN_COUNTERS},                                                                                   \
-    {                                                                                                                  \
-        "attention", many_##name, scratch_attention, 0, 2,                                                             \
-            {{"attention_wide_" wide, grid_wide_##name, 1},                                                            \
-             {"attention_split_" split, grid_split_##name, 1},                                                         \
-             {"attention_join", grid_join, 1}},                                                                        \
-            NULL, SPLITS                                                                                               \
-    }
+        MANY_ATTENTION(name, wide, split)
 
 #define FIXED(op_, mode_, kind)                                                                                        \
     {.op = op_,                                                                                                        \
@@ -446,11 +452,11 @@ const gpu_kernel cuda_prompt_kernels[] = {
     ATTENTION(128_8, "128", "128_8"),
     ATTENTION(128_16, "128", "128_16"),
     ATTENTION(256_8, "256", "256_8"),
-    ATTENTION(halved_256, "halved_256", "256_8"),
+    MANY_ATTENTION(halved_256, "halved_256", "256_8"),
     ATTENTION(any_64, "any_64", "any_128"),
     ATTENTION(any_128, "any_128", "any_128"),
     ATTENTION(any_256, "any_256", "any_256"),
-    ATTENTION(any_halved_256, "any_halved_256", "any_256"),
+    MANY_ATTENTION(any_halved_256, "any_halved_256", "any_256"),
     ATTENTION(any_512, "any_512", "any_512"),
     {0},
 };
