@@ -48,8 +48,9 @@ static __device__ __forceinline__ void write_rows(const gpu_call &c, const A &a,
                 write_rows(c, a, w, first, head);                                                                      \
             });                                                                                                        \
     }
-/* For groups with 99 KB of shared memory, which no Hopper has: half of the tokens, and of the keys of a step. */
-#if HOPPER
+/* For groups with 99 KB of shared memory, which no Hopper has: half of the tokens, and of the keys of a step. nvcc's pass for the host
+ * needs the names of all kernels. */
+#if HOPPER && defined(__CUDA_ARCH__)
 #define ATTENTION_HALVED(name, FORMAT, ANY)
 #else
 #define ATTENTION_HALVED(name, FORMAT, ANY) ATTENTION_CUT(name, FORMAT, 256, ANY, 1, 2)
