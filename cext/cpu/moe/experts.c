@@ -5,8 +5,8 @@
  * The work is one list of items (expert, ITEM rows) over the experts that some token uses, in order of first appearance. All
  * rows of x of an expert are gathered in the thread's scratch, COLUMNS at a time, so its weights are read once. A result
  * depends on its row of x and its row of the weight alone. The list has its maximum length; items past the last expert are
- * empty. An id below 0 means an expert on another device: the items of the list's first expert write zeros to its result. Each
- * run() scans ids again, so a grain holds enough products to amortize that.
+ * empty. An id below 0 means an expert on another device: its result is zeros, and each item writes its share of the tokens'.
+ * Each run() scans ids again, so a grain holds enough products to amortize that.
  */
 #include <string.h>
 
@@ -208,14 +208,13 @@ static void run_expert(work *w, int expert, int64_t first, int64_t last) {
         run_columns(w, expert, first, last, w->slots + j, n - j < COLUMNS ? n - j : COLUMNS);
 }
 
-/* Writes zeros to rows first .. last - 1 of the slots whose id is below 0. */
+/* Writes zeros to the results of tokens first .. last - 1 whose id is below 0. */
 static void clear_others(const work *w, int64_t first, int64_t last) {
-    for (int t = 0; t < w->ids->shape[0] && !by_head(w->c); t++) {
+    for (int64_t t = first; t < last && !by_head(w->c); t++) {
         const int32_t *ids = (const int32_t *)cpu_row(w->ids, t);
         for (int j = 0; j < w->k; j++)
             if (ids[j] < 0)
-                memset(cpu_f32(w->y, t) + (int64_t)j * w->y->shape[2] + first, 0,
-                       sizeof(float) * (size_t)(last - first));
+                memset(cpu_f32(w->y, t) + (int64_t)j * w->y->shape[2], 0, sizeof(float) * (size_t)w->y->shape[2]);
     }
 }
 
@@ -224,18 +223,16 @@ static int64_t items_of_expert(const cpu_call *c) {
 }
 
 static void run(const cpu_call *c, int64_t from, int64_t to, int thread) {
-    int64_t each = items_of_expert(c), rows = c->v[0].shape[2];
+    int64_t each = items_of_expert(c), rows = c->v[0].shape[2], all = most_experts(c) * each;
     work w;
     int n;
     lay_out(c, cpu_scratch(c, thread), &w);
     n = find_experts(&w);
-    while (from < to && (from < each || from / each < n)) {
+    clear_others(&w, w.ids->shape[0] * from / all, w.ids->shape[0] * to / all);
+    while (from < to && from / each < n) {
         int64_t first = from % each, last = first + to - from < each ? first + to - from : each;
         int64_t end = last * ITEM < rows ? last * ITEM : rows;
-        if (from < each)
-            clear_others(&w, first * ITEM, end);
-        if (from / each < n)
-            run_expert(&w, w.experts[from / each], first * ITEM, end);
+        run_expert(&w, w.experts[from / each], first * ITEM, end);
         from += last - first;
     }
 }
