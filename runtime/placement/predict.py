@@ -12,10 +12,10 @@ from satchel.runtime.weights.expert_cache.layout import ExpertCacheLayout
 PROMPT = 512  # tokens of the step that is predicted
 LONG, ANSWER = 2048, 512  # tokens of the reference prompt and answer
 # Seconds of the host at each crossing, besides the copy: it waits for one device and begins with the next;
-# and the share of a processor's caches in which a token finds weights that the one before has read. Found by
-# the runs in docs/placement.md.
+# and what a token finds in a processor's caches of weights that all have room there, because the token before
+# has read them. Found by the runs in docs/placement.md.
 HANDOVER = 4e-5
-KEPT = 0.5
+KEPT = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,15 @@ def predict(
 
 
 def _missed(placement: Placement, sizes: Sizes, speeds: Mapping[str, Speed]) -> dict[str, float]:
-    """By device, the share of what each token reads that is not in its caches since the token before."""
+    """By device, the share of what each token reads that is not in its caches since the token before. Of what
+    is twice as large as these nothing is left: it was replaced before it is read again.
+    """
     read: dict[str, float] = {}
     for t in sizes.tensors:
-        if not t.expert:
-            home = placement.weight(t.name, t.label)
-            read[home] = read.get(home, 0) + t.read
-    return {name: 1 - KEPT * min(1.0, speeds[name].caches / max(1.0, size)) for name, size in read.items()}
+        home = placement.weight(t.name, t.label)
+        read[home] = read.get(home, 0) + t.read
+    fits = {name: 2 * speeds[name].caches / max(1.0, size) - 1 for name, size in read.items()}
+    return {name: 1 - KEPT * min(1.0, max(0.0, share)) for name, share in fits.items()}
 
 
 def _picked(t: Tensor, sizes: Sizes) -> bool:

@@ -3,8 +3,9 @@ the user's cache folder.
 
 The layers have the model's shapes and formats and run through its own plans, so the time includes fused steps
 and attention. Before each step of one token on the host other memory goes through the processor's caches, for
-a model's weights are not in them either. Two numbers of layers are run: the difference is the layers' time,
-the rest is the fixed start of a device's turn.
+a model's weights are not in them either; a cache may keep what is read again and again all the same, so the
+layers are larger than the caches. Two numbers of layers are run: the difference is the layers' time, the rest
+is the fixed start of a device's turn.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from math import inf
@@ -46,13 +48,14 @@ from satchel.runtime.weights.there import model_of
 from satchel.runtime.weights.weights import PART_ROWS, FileWeights
 
 ENOUGH = 192 << 20  # bytes that a token reads of the layers that are run, at least
+OVER = 3  # and on a processor as many times its caches
 MOST = 2 << 30  # bytes of these layers, at most
 CACHES = 2  # what goes through the processor's caches before a step, in their sizes
-VERSION = 7  # of the measurement; another version is measured again
+VERSION = 8  # of the measurement; another version is measured again
 SHARED = "attention.shared_kv_layers"  # so many of the last layers have no keys and values of their own
 # Tensors of no layer of which a side has numbers for each: that side.
 PER_LAYER = {"per_layer_token_embd.weight": 1, "per_layer_model_proj.weight": 0}
-FEWER = 3  # ratio of the two numbers of layers
+FEWER = 2  # ratio of the two numbers of layers
 ROWS = 16  # distinct rows of a random matrix
 ROUTER = "ffn_gate_inp.weight"  # its rows are all distinct, so that tokens choose different experts
 EMBEDDINGS = "token_embd.weight"  # no two tokens of a prompt are the same, for the same reason
@@ -217,7 +220,7 @@ def speed_of(
     """Speed from the cache file, or measured on a device opened for it. cache: the cache file; None: the
     user's.
     """
-    kept = _layers(gguf)
+    kept = _layers(gguf, 0 if apart(device) else processor_caches())
     path, key = cache or cache_file(), _key(gguf, device, kept, repack, activations)
     found = _known(read_cache(path).get(key))
     if found is None:
@@ -249,9 +252,10 @@ def _mixture(gguf: GGUF) -> tuple[int, int]:
     return max(0, layers[0] + 1 - period) if layers else 0, period
 
 
-def _layers(gguf: GGUF) -> int:
+def _layers(gguf: GGUF, caches: int) -> int:
     """Number of layers to run, with experts among them where the model has any: at least FEWER, and so many
-    that a token reads ENOUGH of them, as far as all of them are not more than MOST.
+    that a token reads ENOUGH of them, and OVER times these caches, as far as all of them are not more than
+    MOST.
     """
     name = gguf.metadata.get_str("general.architecture")
     hp = HParams(gguf.metadata, name)
@@ -264,7 +268,8 @@ def _layers(gguf: GGUF) -> int:
     def layers_of(enough: int, of: int) -> int:
         return period * -(-enough * whole // max(1, of) // period)
 
-    wanted = min(max(FEWER * period, layers_of(ENOUGH, size - unread)), layers_of(MOST, size))
+    enough = layers_of(max(ENOUGH, OVER * caches), size - unread)
+    wanted = min(max(FEWER * period, enough), layers_of(MOST, size))
     return max(1, min(wanted, whole - shared - start))
 
 
@@ -373,23 +378,34 @@ def _run(gguf: GGUF, device: Device, kept: int, repack: bool, activations: int, 
     )
     most = HParams(gguf.metadata, name).uint("context_length", PROMPT)
     ids = [i % arch.vocab for i in range(min(PROMPT, most))]
-    one, _ = _usual(engine, device, ids, 1, "hidden")
-    whole, host = _usual(engine, device, ids, 1, "tokens")
-    many = _usual(engine, device, ids, len(ids), "hidden")[0] * PROMPT / len(ids) if prompt else 0.0
+    with _emptying(device) as empty:
+        one, _ = _usual(engine, ids, 1, "hidden", empty)
+        whole, host = _usual(engine, ids, 1, "tokens", empty)
+    many = _usual(engine, ids, len(ids), "hidden", empty)[0] * PROMPT / len(ids) if prompt else 0.0
     engine.release()
     return Run(kept, one, whole, host, many)
 
 
-def _empty_caches(device: Device) -> None:
-    """Has the threads of a device in host memory read other memory, which takes the caches' place."""
-    if not apart(device) and device.measures and (size := CACHES * processor_caches()):
-        device.measure("read", size)
+@contextmanager
+def _emptying(device: Device) -> Iterator[Callable[[], object]]:
+    """Gives what empties the caches of a processor: threads read other memory. It does nothing for a device
+    with memory of its own.
+    """
+    size, threads = 0 if apart(device) else CACHES * processor_caches(), device.info().threads
+    if not size:
+        yield lambda: None
+        return
+    parts = np.array_split(np.ones(size // 8, np.int64), threads)
+    with ThreadPoolExecutor(threads) as pool:
+        yield lambda: sum(pool.map(np.sum, parts))
 
 
-def _usual(engine: Engine, device: Device, ids: list[int], tokens: int, output: str) -> tuple[float, float]:
+def _usual(
+    engine: Engine, ids: list[int], tokens: int, output: str, empty: Callable[[], object]
+) -> tuple[float, float]:
     """Median seconds of a step and of Python's part of it. The first step, which compiles the plan, is not
     timed. Each step of one token has another of the ids, whose experts are others, and finds nothing of the
-    weights in the processor's caches.
+    weights in the processor's caches. empty: empties these.
     """
     taken, around = [], []
     for i in range(1 + (DECODES if tokens == 1 else PROMPTS)):
@@ -400,7 +416,7 @@ def _usual(engine: Engine, device: Device, ids: list[int], tokens: int, output: 
         step = [ids[i % len(ids)]] if tokens == 1 else ids
         entries = [BatchEntry(0, step, None if every else GREEDY)]
         if tokens == 1:
-            _empty_caches(device)
+            empty()
         started = time.perf_counter()
         program = engine.fill(entries, tokens if every else 1, output, every=every)
         format = program.plan.output.type.format
