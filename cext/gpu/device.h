@@ -110,7 +110,7 @@ struct hal_exec {
     char (*ops)[28]; /* op names of the calls, for errors */
     gpu_launch *launches;
     hal_buffer **outs;       /* output buffers that have a mirror */
-    hal_buffer **prefetched; /* its n_prefetched buffers of HAL_PREFETCH */
+    hal_buffer **prefetched; /* the n_prefetched buffers of HAL_PREFETCH that its steps use */
     int n_prefetched;
     gpu_scratch *scratch;
     gpu_address counters;        /* all zero between launches; 0: no kernel needs counters */

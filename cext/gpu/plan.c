@@ -120,6 +120,14 @@ int gpu_kernels(hal_device *d, const hal_plan *plan, uint32_t step, char *names,
     return (int)found;
 }
 
+/* Whether a step reads or writes this buffer. A run waits for no uploads to others. */
+static int is_used(const hal_plan *plan, uint32_t buffer) {
+    for (uint32_t i = 0; i < plan->n_views; i++)
+        if (plan->views[i].buffer == buffer)
+            return 1;
+    return 0;
+}
+
 static int reserve(const hal_plan *plan, hal_exec *e) {
     uint32_t n = plan->n_steps, timed = e->device->traits.flags & HAL_PROFILE;
     e->calls = calloc(n + 1, sizeof *e->calls);
@@ -357,7 +365,7 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
     for (uint32_t i = 0; !code && i < plan->n_buffers; i++)
         if (buffers[i]->mirror)
             e->outs[e->n_outs++] = buffers[i];
-        else if (buffers[i]->usage == HAL_PREFETCH)
+        else if (buffers[i]->usage == HAL_PREFETCH && is_used(plan, i))
             e->prefetched[e->n_prefetched++] = buffers[i];
     return code ? code : gpu_capture(e);
 }
