@@ -12,7 +12,16 @@ import numpy as np
 
 from satchel import cext
 from satchel.quant import FORMATS
-from satchel.runtime.compiler.memory import KEPT, Allocation, MemoryPlan, nbytes, storage, stride_of, window
+from satchel.runtime.compiler.memory import (
+    KEPT,
+    Allocation,
+    MemoryPlan,
+    early,
+    nbytes,
+    storage,
+    stride_of,
+    window,
+)
 from satchel.runtime.compiler.optimized import Optimized
 from satchel.runtime.graph import LEAVES, Array, Dim, Node, leaves
 from satchel.runtime.ops import OPS
@@ -187,18 +196,6 @@ class Lowering:
         read = (s.type for s in node.src if s.op == "weight")
         return sum(stride_of(w) * min(self.bucket.size(w.shape[0]), asked) for w in read)
 
-    def early(self, node: Node) -> int:
-        """Segment before which a value is read early, because its device begins that segment before the value
-        is used; -1: none.
-        """
-        source, end = storage(node.src[0]), self.memory.segment[node]
-        between = (
-            number
-            for other, number in self.memory.segment.items()
-            if self.device[other] == self.device[source] and self.memory.segment[source] < number < end
-        )
-        return min(between, default=-1)
-
     def transfer(self, node: Node, device: str) -> DeviceTransfer:
         source = self.device[node.src[0]]
         start, end = self.place(node.src[0], source), self.place(node, device)
@@ -213,7 +210,7 @@ class Lowering:
             end.stride,
             self.bucket.size(first),
             first.count if isinstance(first, Dim) else -1,
-            self.early(node),
+            early(node, self.memory.segment, self.device),
             node.name if node.src[0].op == "top_experts" else "",
         )
 

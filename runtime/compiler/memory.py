@@ -7,7 +7,7 @@ Values that cross segments lie in a link buffer, because an arena's contents end
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -149,6 +149,13 @@ def assign(
     live |= {node: (live[node][0], len(order)) for node in kept if node in live}
     device = optimized.assignment.device
     segment = cut(order, device, optimized.assignment.streamed, begins, gated)
+    begun = dict[int, int]()  # of each segment its first step
+    for i, node in enumerate(order):
+        if node in segment:
+            begun.setdefault(segment[node], i)
+    for node in (n for n in order if n.op == "copy" and n in live):
+        if (before := early(node, segment, device)) >= 0:
+            live[node] = min(live[node][0], begun[before]), live[node][1]
     memory = MemoryPlan({}, live, segment, {}, {}, {}, {})
     links = _crossing(segment)
     outputs = {storage(r) for r in optimized.roots if storage(r).op not in LEAVES} - links
@@ -163,6 +170,19 @@ def assign(
         ):
             sizes[name] = _first_fit(buffer, nodes, live, bucket, memory.allocations)
     return memory
+
+
+def early(copy: Node, segment: Mapping[Node, int], device: Mapping[Node, str]) -> int:
+    """Segment before which a value is read early, because its device begins that segment before the value is
+    used; -1: none. segment, device: of each step and copy.
+    """
+    source, end = storage(copy.src[0]), segment[copy]
+    between = (
+        number
+        for other, number in segment.items()
+        if device[other] == device[source] and segment[source] < number < end
+    )
+    return min(between, default=-1)
 
 
 def _crossing(segment: dict[Node, int]) -> set[Node]:
@@ -203,7 +223,7 @@ def _first_fit(
     """
     peak = 0
     taken: list[tuple[int, int, int]] = []  # start, end, last step
-    for node in nodes:
+    for node in sorted(nodes, key=lambda node: live[node][0]):
         first, last = live[node]
         taken = [t for t in taken if t[2] >= first]
         stride = arena_stride(node.type) if buffer == "arena" else stride_of(node.type)

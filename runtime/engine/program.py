@@ -119,11 +119,14 @@ class Program:
             self._execs.append((exec, segment.transfers, segment.device))
         self.device, self.seconds = self._execs[0][2], dict[str, float]()
         crossing = [t for s in plan.segments for t in s.transfers]
-        self._host = {t: found for t in crossing if t.before < 0 and (found := self._on_host(t))}
-        copied = [t for t in crossing if t.before < 0 and t not in self._host]
-        largest = max((t.rows * t.stride for t in copied), default=0)
+        self._host = {t: found for t in crossing if (found := self._on_host(t))}
+        copied = [t for t in crossing if t not in self._host]
+        largest = max((t.rows * t.stride for t in copied if t.before < 0), default=0)
         self._bounce = np.empty(largest, np.uint8)
-        self._early = {t: np.empty(t.rows * t.stride, np.uint8) for t in crossing if t.before >= 0}
+        self._early = {t: np.empty(t.rows * t.stride, np.uint8) for t in copied if t.before >= 0}
+        self._early_of: dict[int, list[DeviceTransfer]] = {}
+        for t in (t for t in crossing if t.before >= 0):
+            self._early_of.setdefault(t.before, []).append(t)
         firsts = [segment.steps[0].op for segment in plan.segments]
         self._sizes = [_read_bytes(plan, segment) for segment in plan.segments]
         self._gate = next((i for i, op in enumerate(firsts) if OPS[op].waits), -1)
@@ -184,9 +187,11 @@ class Program:
 
     def _on_host(self, t: DeviceTransfer) -> tuple[str, Array] | None:
         """The device of a transfer whose buffer lies in host memory, and the value's place there: its other
-        devices copy from and to that place. None where none does.
+        devices copy from and to that place. None where none does. Of a value that is read early the place is
+        a target's: in the source's the next segment may write another.
         """
-        for device, (name, at) in ((t.source, t.source_at), *t.targets):
+        ends = ((t.source, t.source_at), *t.targets)
+        for device, (name, at) in ends if t.before < 0 else t.targets:
             memory = self._own[device, name].memory
             if memory is not None:
                 return device, memory[at : at + t.rows * t.stride]
@@ -259,7 +264,7 @@ class Program:
         # Segments are asynchronous: a reader of their results waits for them.
         with self._settled():
             for i in numbers:
-                for t in (t for t in self._early if t.before == i):
+                for t in self._early_of.get(i, ()):
                     self._fetch(t)
                 for t in self._execs[i][1]:
                     self._transfer(t)
@@ -295,6 +300,8 @@ class Program:
             if pager is not None:
                 pager.enter(label)
             exec.run(self._pointer, self._sizes[i])
+            if pager is not None:
+                pager.entered()
 
     def _done(self, device: str) -> None:
         """Waits for the worker thread of this device and raises its error here."""
