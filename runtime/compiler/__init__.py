@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from satchel.runtime.compiler.context import Context
 from satchel.runtime.compiler.expand import expand
-from satchel.runtime.compiler.expert_cache import split
 from satchel.runtime.compiler.fuse import fuse
 from satchel.runtime.compiler.fuse_steps import fuse_steps
 from satchel.runtime.compiler.joined import joined
@@ -24,6 +23,7 @@ from satchel.runtime.compiler.overlap import Ordered, overlap
 from satchel.runtime.compiler.place import place
 from satchel.runtime.compiler.sequence_parallel import divide_rows, least_tokens
 from satchel.runtime.compiler.shard import BEFORE, shard
+from satchel.runtime.compiler.split_experts import split
 from satchel.runtime.compiler.verify import verify_graph, verify_plan
 from satchel.runtime.graph import Node, Roots, toposort
 from satchel.runtime.plan import Bucket, Plan, WeightPlaces

@@ -28,6 +28,14 @@ class CompileTarget(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertPart:
+    """The experts of a layer that a second device has."""
+
+    count: int
+    suffix: str  # of the names of its tensors and of its slot table
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What the passes know beside the graph."""
 
@@ -40,8 +48,8 @@ class Context:
     homes: Mapping[str, str] = field(default_factory=dict)
     streamed: Collection[str] = ()  # devices that run layer by layer
     long: int = 0  # tokens from which on a prompt takes the expanded form of MLA; 0: never
-    # Number of experts that a second device caches, by layer label.
-    expert_cache: Mapping[str, int] = field(default_factory=dict)
+    # Experts that a second device has beside the layer's own, by layer label.
+    expert_parts: Mapping[str, ExpertPart] = field(default_factory=dict)
     # How groups of devices divide the model, and the rank that this graph is for.
     division: Division | None = None
     rank: int = 0

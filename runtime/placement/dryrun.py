@@ -5,7 +5,7 @@ The plans are the real ones, compiled for the real devices, over weights with pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -77,7 +77,8 @@ class DryRun:
     batch: int
     residency: Residency
     targets: Targets
-    variants: Mapping[int, Optimized]  # by Residency.variant()
+    variants: dict[int, Optimized]  # by Residency.variant(), those that were asked for
+    optimize: Callable[[int], Optimized]  # the graph of steps of so many tokens
     passes: tuple[tuple[str, int], ...]  # name of each pass, and the number of nodes after it
     measure: Measure
     division: Division | None = None  # of groups of devices
@@ -101,7 +102,10 @@ class DryRun:
     def plan(self, tokens: int) -> Plan:
         """The plan for a step of `tokens` tokens, one of which samples."""
         bucket = Bucket(bucket_of(tokens, self.batch), 1)
-        optimized = self.variants[self.residency.variant(bucket.tokens)]
+        variant = self.residency.variant(bucket.tokens)
+        if variant not in self.variants:
+            self.variants[variant] = self.optimize(bucket.tokens)
+        optimized = self.variants[variant]
         places = dry_places(self.gguf, self.residency, self.targets, optimized)
         return compile(optimized, bucket, places, state_layout(self.optimized))
 
@@ -170,12 +174,8 @@ def dry_run(
         roots = host_ids(roots)
         passes = [("build", len(toposort(roots)))]
         optimized = optimized_for(1, trace)
-    variants, longest = {residency.variant(1): optimized}, residency.variant(batch)
-    if longest not in variants:
-        contexts = [
-            replace(c, homes=own.assignment.homes) for c, own in zip(contexts, optimized.all, strict=True)
-        ]
-        variants[longest] = optimized_for(batch)
+    homes = [own.assignment.homes for own in optimized.all]
+    contexts = [replace(c, homes=own) for c, own in zip(contexts, homes, strict=True)]
     return DryRun(
         gguf,
         settled,
@@ -184,7 +184,8 @@ def dry_run(
         batch,
         residency,
         made.targets,
-        variants,
+        {residency.variant(1): optimized},
+        optimized_for,
         tuple(passes),
         measure,
         made.division,

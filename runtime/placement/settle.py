@@ -226,6 +226,9 @@ def _with_prefetch(settled: Settled, plan: PrefetchPlan) -> Settled:
     steps = f"steps of {plan.min_tokens} tokens and more"
     how = ", from locked pages of the file" if plan.pinned else ""
     how += f", through the memory of {mine} of its own" if mine else ""
+    if plan.host_shares:
+        most = max(share for _, share in plan.host_shares)
+        how += f"; {settled.placement.first} keeps up to {most:.0%} of their experts"
     note = f"{plan.device} prefetches {layers} for {steps}{how}"
     if settled.expert_cache is not None:
         others = settled.expert_cache.without(plan.layers)

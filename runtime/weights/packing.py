@@ -7,7 +7,7 @@ hold.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from satchel.formats.gguf import GGUF
 from satchel.quant import FORMATS
@@ -15,7 +15,7 @@ from satchel.runtime.device.device import Device
 from satchel.runtime.graph import LEAVES, Dim, Node, Roots, Type, toposort
 from satchel.runtime.layers.arch import Forward
 from satchel.runtime.ops.op import op_of
-from satchel.runtime.plan import WeightPlace, align_up
+from satchel.runtime.plan import ALIGN, WeightPlace, align_up
 
 PACKED_BUFFER = "weights.packed"
 ALIGNMENT = 32  # bytes; a tensor aligned so in its file can be read in place
@@ -103,6 +103,13 @@ def _asked(device: Device, format: str, shape: tuple[int | Dim, ...]) -> PackedW
     stack, rows, columns = (d for d in (1, *shape)[-3:] if not isinstance(d, Dim))
     number = FORMATS[format].id
     return PackedWeight(number, stack, rows, columns, device.packed(number, stack, rows, columns))
+
+
+def first_of(device: Device, whole: PackedWeight, count: int) -> PackedWeight | None:
+    """The first `count` matrices of a packed stack; None where they do not lie as in the whole stack."""
+    each, rest = divmod(whole.size, whole.stack)
+    size = device.packed(whole.format, count, whole.rows, whole.columns)
+    return None if rest or each % ALIGN or size != each * count else replace(whole, stack=count, size=size)
 
 
 def of_device(packed: Mapping[str, PackedWeight], device: Mapping[Node, str], name: str) -> PackedWeights:

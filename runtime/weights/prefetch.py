@@ -1,16 +1,19 @@
 """Weight prefetch: for steps of many tokens, a GPU computes with weights that are on the CPU: of the CPU's
 own layers, and of experts of the GPU's own layers. A layer's weights are sent while the layer before it runs,
-into one of two buffers.
+into one of two slots: a buffer of experts, which come last, and one of all else.
 
-A layer's segment runs after its weights have arrived, and weights are sent to a buffer after the segment that
-read it: the device waits for both (HAL_PREFETCH of hal.h), so the host goes ahead. Where there is memory for
-it the file's pages are locked, and the device copies from them at the speed of its link: the next layer's
-copies are queued before a layer begins, because the host may then wait for that layer's values. Otherwise a
-thread copies the weights into staging memory first.
+A segment runs after the weights that it reads have arrived, and weights are sent to a buffer after the
+segments that read it: the device waits for both (HAL_PREFETCH of hal.h), so the host goes ahead. Where there
+is memory for it the file's pages are locked, and the device copies from them at the speed of its link: the
+next layer's copies are queued when a layer has begun, before the host waits for that layer's values.
+Otherwise a thread copies the weights into staging memory first.
 
 The keys and values of a CPU's layer travel with its weights where a buffer has room for them: the blocks of
 the tokens before the step are sent, and those that the step wrote are read back before the next layer begins.
 So attention runs on the GPU too. Other states of a layer, and its attention with them, stay with the CPU.
+
+Of a mixture's layer the CPU may keep some experts: it computes them while the others are sent, so less is
+sent. The longer a step, the fewer it keeps (`HostShare`).
 
 Where the device has no room for the buffers, its own layers that follow the prefetched ones lie in them: a
 long step sends them last, so after it they are there again, and short steps read them there.
@@ -20,8 +23,9 @@ Invariant: between two steps the CPU's own state buffer has all keys and values 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from mmap import PAGESIZE
@@ -31,13 +35,14 @@ import numpy as np
 
 from satchel.errors import DeviceError
 from satchel.formats.gguf import GGUF
-from satchel.runtime.compiler.context import Context
-from satchel.runtime.device.device import PREFETCH, Buffer, Device, PinnedMemory
+from satchel.runtime.compiler.context import Context, ExpertPart
+from satchel.runtime.compiler.split_experts import part_table, rest_table
+from satchel.runtime.device.device import PREFETCH, WEIGHT, Buffer, Device, PinnedMemory
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.log import LOG
 from satchel.runtime.placement.placement import Placement
 from satchel.runtime.plan import WeightPlace, align_up
-from satchel.runtime.weights.packing import PackedWeight, Places
+from satchel.runtime.weights.packing import PackedWeight, Places, first_of
 from satchel.runtime.weights.residency import (
     Over,
     PackedOn,
@@ -51,6 +56,15 @@ from satchel.runtime.weights.residency import (
 from satchel.runtime.weights.weights import DeviceWeights, aligned, write_weight
 
 SLOTS = 2  # buffers: one being read, one being filled
+TABLES = "prefetch.tables"  # buffer of the slot tables of experts
+ALL = 1 << 30  # more experts than a layer has
+
+
+class HostShare(NamedTuple):
+    """From steps of so many tokens on, the CPU computes this share of the experts of each layer."""
+
+    tokens: int
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +83,8 @@ class PrefetchPlan:
     # The last of the layers, which are the device's own: between long steps they lie in the buffers, where
     # short steps read them.
     residents: tuple[str, ...] = ()
+    experts: frozenset[str] = frozenset()  # those of the tensors that are stacks of experts
+    host_shares: tuple[HostShare, ...] = ()  # by tokens, the first from min_tokens on; (): none
 
     @property
     def travelling(self) -> Mapping[str, int]:
@@ -109,7 +125,26 @@ class ResidentLayers(Pager):
         self._restore()
 
 
-class WeightPrefetcher(Over, Pager):
+class LongSteps(Pager):
+    """Steps with prefetched weights. parts: the experts that are sent, of layers whose CPU keeps some."""
+
+    def __init__(self, prefetcher: WeightPrefetcher, parts: Mapping[str, ExpertPart]) -> None:
+        self._prefetcher, self._parts = prefetcher, parts
+
+    def begin(self, fields: Mapping[str, Array], tokens: int) -> None:
+        self._prefetcher.begin(fields, tokens, self._parts)
+
+    def enter(self, label: str) -> None:
+        self._prefetcher.enter(label)
+
+    def entered(self) -> None:
+        self._prefetcher.send_next()
+
+    def end(self) -> None:
+        self._prefetcher.leave()
+
+
+class WeightPrefetcher(Over):
     """Weights on the CPU that another device computes with in long steps: the buffers there, and the thread
     that fills them.
     """
@@ -120,7 +155,12 @@ class WeightPrefetcher(Over, Pager):
         self.packed: dict[str, PackedWeight] = {}  # weights of the layers that the device packs
         self._order = list(plan.layers)
         self._weights, self._residents = DeviceWeights(), DeviceWeights()
-        self._filled: dict[int, str] = {}  # by slot, the layer that it holds or is being filled with
+        self._tables = DeviceWeights()  # of the CPU
+        # By the smallest step of each kind, the experts that are sent of layers whose CPU keeps some.
+        self._parts: dict[float, dict[str, ExpertPart]] = {}
+        self._step: Mapping[str, ExpertPart] = {}  # those of the step under way
+        # By slot, the layer that it holds or is being filled with, and how many of its experts.
+        self._filled: dict[int, tuple[str, int]] = {}
         self._coming: dict[str, Future[None]] = {}
         self._homes: dict[str, StateBlocks] = {}  # where the states that travel lie between steps
         self._block = 0  # positions of a block
@@ -137,31 +177,112 @@ class WeightPrefetcher(Over, Pager):
     def targets(self, devices: Sequence[Device], types: Mapping[str, Type]) -> Targets:
         found = self.inner.targets(devices, types)
         names = {name for layer in self.plan.layers.values() for name in layer}
-        self.packed = {n: p for n, p in found[self.plan.device].packed.items() if n in names}
+        target = found[self.plan.device]
+        self.packed = {n: p for n, p in target.packed.items() if n in names}
+        shares = self.plan.host_shares
+        self._parts = {tokens: self._parts_of(share, target.device) for tokens, share in shares}
+        cut: dict[str, PackedWeight] = {}
+        for _, name, part in self._cut():
+            first = first_of(target.device, self.packed[name], part.count) if name in self.packed else None
+            if first is not None:
+                cut[name + part.suffix] = first
+        self.packed |= cut
+        target.packed = {**target.packed, **cut}
         return found
 
+    def _parts_of(self, share: float, device: Device) -> dict[str, ExpertPart]:
+        """By layer, the experts that are sent if the CPU has this share; without layers of which the device
+        cannot have a part.
+        """
+        found: dict[str, ExpertPart] = {}
+        for label in (label for label in self.plan.layers if label not in self.plan.residents):
+            stacks = self._stacks(label)
+            number = min((self.gguf.tensors[name].shape[0] for name in stacks), default=0)
+            count = max(1, number - round(share * number))
+            whole = (self.packed[name] for name in stacks if name in self.packed)
+            if count < number and all(first_of(device, packed, count) for packed in whole):
+                found[label] = ExpertPart(count, f".sent{count}")
+        return found
+
+    def _stacks(self, label: str) -> list[str]:
+        """Those of a layer's weights that are stacks of experts."""
+        return [name for name in self.plan.layers[label] if name in self.plan.experts]
+
+    def _cut(self) -> Iterator[tuple[str, str, ExpertPart]]:
+        """Layers, stacks of experts of theirs, and the parts of these that are sent for some step."""
+        for parts in self._parts.values():
+            for label, part in parts.items():
+                for name in self._stacks(label):
+                    yield label, name, part
+
+    def _parts_for(self, tokens: int) -> Mapping[str, ExpertPart]:
+        return self._parts.get(self.variant(tokens), {})
+
     def variant(self, tokens: int) -> int:
-        return self.plan.min_tokens if tokens >= self.min_tokens else self.inner.variant(tokens)
+        if tokens < self.min_tokens:
+            return self.inner.variant(tokens)
+        begun = (least for least, _ in self.plan.host_shares if least <= tokens)
+        return max(begun, default=self.plan.min_tokens)
 
     def context(self, context: Context, tokens: int) -> Context:
         found = self.inner.context(context, tokens)
         if tokens < self.min_tokens:
             return found
-        cached = {label: n for label, n in found.expert_cache.items() if label not in self.plan.layers}
+        parts = self._parts_for(tokens)
+        others = {label: part for label, part in found.expert_parts.items() if label not in self.plan.layers}
         moved = dict.fromkeys(self.plan.travelling, self.plan.device)
         return replace(
             found,
-            wanted=self.plan.placement,
+            wanted=self._placement(parts),
             streamed=(self.plan.device,),
-            expert_cache=cached,
+            expert_parts={**others, **parts},
             homes={**found.homes, **moved},
         )
 
+    def _placement(self, parts: Mapping[str, ExpertPart]) -> Placement:
+        """The placement of a step for which these parts of experts are sent."""
+        here, there = self.plan.placement.first, self.plan.device
+        weights = dict(self.plan.placement.weights)
+        for label, part in parts.items():
+            weights |= {part_table(label, part): there, rest_table(label, part): here}
+            for name in self._stacks(label):
+                weights |= {name: here, name + part.suffix: there}
+        return replace(self.plan.placement, weights=weights)
+
     def nbytes(self, device: str) -> int:
-        return self.inner.nbytes(device) + self.plan.nbytes * (device == self.plan.device)
+        tables = sum(self._table_places().sizes().values()) if self._reads_tables(device) else 0
+        return self.inner.nbytes(device) + self.plan.nbytes * (device == self.plan.device) + tables
+
+    def _reads_tables(self, device: str) -> bool:
+        return device in (self.plan.device, self.plan.placement.first)
+
+    def _table_values(self) -> dict[str, Array]:
+        """The slot tables of all steps, by name."""
+        found: dict[str, Array] = {}
+        for label, part in (both for parts in self._parts.values() for both in parts.items()):
+            number = min(self.gguf.tensors[name].shape[0] for name in self._stacks(label))
+            own = np.arange(number, dtype=np.int32)
+            found[part_table(label, part)] = np.where(own < part.count, own, np.int32(-1))
+            found[rest_table(label, part)] = np.where(own < part.count, np.int32(-1), own)
+        return found
+
+    def _table_places(self) -> Places:
+        found, at = Places(), 0
+        for name, table in self._table_values().items():
+            found.place_at(name, TABLES, at)
+            at = align_up(at + table.nbytes)
+        if at:
+            found.buffers[TABLES] = at
+        return found
 
     def add_places(self, device: str, packed: Mapping[str, PackedWeight], places: Places) -> None:
         self.inner.add_places(device, packed, places)
+        if self._reads_tables(device):
+            tables = self._table_places()
+            places.places.update(tables.places)
+            places.buffers.update(tables.buffers)
+        if device == self.plan.device:
+            places.places.update(self._cut_places())
         for label, states in self.plan.states.items() if device == self.plan.device else ():
             laid_out = self._lay_out(label)
             for name, size in states.items():
@@ -182,25 +303,43 @@ class WeightPrefetcher(Over, Pager):
         for name, place in places.items():
             size = travelling[name] if name in travelling else self._size(name)
             sizes[place.buffer] = max(sizes.get(place.buffer, 0), place.offset + size)
-        self._weights = DeviceWeights(Places(places))
+        tables = self._table_places()
+        self._weights = DeviceWeights(Places(places | self._cut_places() | tables.places))
         self._weights.buffers = {name: device.alloc(size, PREFETCH) for name, size in sizes.items()}
         self._residents = DeviceWeights(Places({name: places[name] for name in mine}))
         self._residents.buffers = self._weights.buffers
+        if tables.places:
+            self._tables = DeviceWeights(tables)
+            host = next(d for d in devices if d.name == self.plan.placement.first)
+            for weights, reader in ((self._weights, device), (self._tables, host)):
+                self._write_tables(weights, reader, tables.buffers[TABLES])
         if self.plan.pinned:
             self._pin(device)
         self._restore()
+        return found
+
+    def _write_tables(self, weights: DeviceWeights, device: Device, size: int) -> None:
+        """Gives a device the slot tables, in a buffer of so many bytes."""
+        buffer = weights.buffers[TABLES] = device.alloc(size, WEIGHT)
+        for name, table in self._table_values().items():
+            buffer.write(weights.place(name).offset, table)
+
+    def _cut_places(self) -> dict[str, WeightPlace]:
+        """Places of the experts that are sent where not all are: where all would lie."""
+        found: dict[str, WeightPlace] = {}
+        for label, name, part in self._cut():
+            whole = self._lay_out(label)[name]
+            cut = self.packed.get(name + part.suffix)
+            found[name + part.suffix] = whole._replace(packed=cut.size if cut else 0)
         return found
 
     def _restore(self) -> None:
         """Sends those of the residents that are not where short steps read them: at first, and after a step
         that failed.
         """
-        try:
+        with self._sure():
             for label in self.plan.residents:
                 self._bring(self._order.index(label), ahead=True)
-        except BaseException:
-            self._filled.clear()  # the buffers' contents are unknown
-            raise
 
     def attach(self, states: Mapping[str, StateBlocks], block: int) -> None:
         self.inner.attach(states, block)
@@ -242,26 +381,31 @@ class WeightPrefetcher(Over, Pager):
         if short and not (self.buffers and self.plan.residents):
             return found
         there = found.devices[name].overlaid(self._residents if short else self._weights)
-        pager = ResidentLayers(self._restore) if short else self
-        return replace(found, devices={**found.devices, name: there}, pagers={**found.pagers, name: pager})
+        pager = ResidentLayers(self._restore) if short else LongSteps(self, self._parts_for(tokens))
+        on = {**found.devices, name: there}
+        if not short and self._tables.buffers:
+            here = self.plan.placement.first
+            on[here] = found.devices[here].overlaid(self._tables)
+        return replace(found, devices=on, pagers={**found.pagers, name: pager})
 
     def _size(self, name: str) -> int:
         return self.packed[name].size if name in self.packed else self.gguf.tensors[name].nbytes
 
     def _lay_out(self, label: str) -> dict[str, WeightPlace]:
-        """Places of a layer's weights, and of the states that travel with them, in the buffer of its slot."""
-        buffer, at = f"prefetch.{self._order.index(label) % SLOTS}", 0
+        """Places of a layer's weights, and of the states that travel with them, in its slot's buffers."""
+        slot, ends = f"prefetch.{self._order.index(label) % SLOTS}", dict[str, int]()
         found: dict[str, WeightPlace] = {}
-        for name in self.plan.layers[label]:
+        sizes = {name: self._size(name) for name in self.plan.layers[label]}
+        for name, size in {**sizes, **self.plan.states.get(label, {})}.items():
+            buffer = f"{slot}.experts" if name in self.plan.experts else slot
             packed = self.packed[name].size if name in self.packed else 0
-            found[name] = WeightPlace(buffer, at, packed)
-            at = align_up(at + self._size(name))
-        for name, size in self.plan.states.get(label, {}).items():
-            found[name] = WeightPlace(buffer, at)
-            at = align_up(at + size)
+            found[name] = WeightPlace(buffer, ends.get(buffer, 0), packed)
+            ends[buffer] = align_up(ends.get(buffer, 0) + size)
         return found
 
-    def begin(self, fields: Mapping[str, Array], tokens: int) -> None:
+    def begin(self, fields: Mapping[str, Array], tokens: int, parts: Mapping[str, ExpertPart]) -> None:
+        """Begins a step of so many tokens, for which these parts of experts are sent."""
+        self._step = parts
         self._brought.clear()
         self._entered = ""  # that of a step that failed
         if self._homes:
@@ -270,24 +414,31 @@ class WeightPrefetcher(Over, Pager):
             self._blocks = step_blocks(tables, slots, positions, self._block)
 
     def enter(self, label: str) -> None:
-        """Sends the layer's weights, and the next layer's after them."""
-        try:
+        """Sends what of the layer's weights is not there yet."""
+        with self._sure():
             if label != self._entered:
-                self._leave()
-            if label not in self.plan.layers:
-                return
-            self._entered, at = label, self._order.index(label)
-            self._bring(at)
-            if at + 1 < len(self._order):
-                self._send(at + 1)
+                self.leave()
+            if label in self.plan.layers:
+                self._entered = label
+                self._bring(self._order.index(label))
+
+    def send_next(self) -> None:
+        """Sends the weights of the layer after the one that has begun."""
+        with self._sure():
+            at = self._order.index(self._entered) + 1 if self._entered else len(self._order)
+            if at < len(self._order):
+                self._send(at)
+
+    @contextmanager
+    def _sure(self) -> Iterator[None]:
+        """Forgets what the buffers hold if an error leaves the body: their contents are unknown."""
+        try:
+            yield
         except BaseException:
-            self._filled.clear()  # the buffers' contents are unknown
+            self._filled.clear()
             raise
 
-    def end(self) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Called behind a layer: reads back what it wrote, and behind the last one begins with the first ones
         of the next step, while the device computes with weights of its own. Not where other layers lie in the
         buffers, and only with locked pages: else a thread would copy for a step that may never come.
@@ -319,28 +470,47 @@ class WeightPrefetcher(Over, Pager):
     def _send(self, at: int, ahead: bool = False) -> None:
         """Sends what of a layer is not there yet. ahead: the step that needs it is not known."""
         slot, label = at % SLOTS, self._order[at]
-        weights = self._filled.get(slot) != label
+        held, count = self._filled.get(slot, ("", 0))
+        first = count if held == label else -1
+        end = self._step[label].count if label in self._step else ALL
         states = not ahead and label in self.plan.states and label not in self._brought
-        if not weights and not states:
+        if first >= end and not states:
             return
-        self._filled[slot] = label
+        self._filled[slot] = label, max(first, end)
         if states:
             self._brought.add(label)
         if self._pinned:
-            self._fill(label, weights, states)  # it only queues copies
+            self._fill(label, first, end, states)  # it only queues copies
         else:
-            self._coming[label] = self._pool.submit(self._fill, label, weights, states)
+            self._coming[label] = self._pool.submit(self._fill, label, first, end, states)
 
-    def _fill(self, label: str, weights: bool, states: bool) -> None:
-        """Sends a layer's weights, or the blocks of its states that the step reads, or both."""
-        for name in self.plan.layers[label] if weights else ():
-            place, raw = self._weights.place(name), aligned(self.gguf.raw(name).reshape(-1))
-            write_weight(self.buffers[place.buffer], place.offset, raw, self.packed.get(name))
+    def _fill(self, label: str, first: int, end: int, states: bool) -> None:
+        """Sends a layer's weights, or the blocks of its states that the step reads, or both: its experts from
+        number `first` on and before `end`, at last, for what runs before them need not wait for them; all
+        other weights if `first` is -1.
+        """
+        stacks = self._stacks(label)
+        for name in self.plan.layers[label] if first < 0 else ():
+            if name not in stacks:
+                place, raw = self._weights.place(name), self.gguf.raw(name).reshape(-1)
+                write_weight(self.buffers[place.buffer], place.offset, aligned(raw), self.packed.get(name))
         for name in self.plan.states[label] if states else ():
             home, place = self._homes[name], self._weights.place(name)
-            for first, length in self._blocks.before[home.table]:
-                at, size = first * home.size, length * home.size
+            for block, length in self._blocks.before[home.table]:
+                at, size = block * home.size, length * home.size
                 self.buffers[place.buffer].write(place.offset + at, home.buffer.view(home.start + at, size))
+        for name in stacks if first < end else ():
+            self._send_experts(name, max(0, first), min(end, self.gguf.tensors[name].shape[0]))
+
+    def _send_experts(self, name: str, first: int, end: int) -> None:
+        """Sends experts first .. end - 1 of a stack."""
+        place, packed = self._weights.place(name), self.packed.get(name)
+        number, raw = self.gguf.tensors[name].shape[0], self.gguf.raw(name).reshape(-1).view(np.uint8)
+        if (first, end) != (0, number):
+            each, there = raw.nbytes // number, (packed.size if packed else raw.nbytes) // number
+            raw, place = raw[each * first : each * end], place._replace(offset=place.offset + there * first)
+            packed = replace(packed, stack=end - first, size=there * (end - first)) if packed else None
+        write_weight(self.buffers[place.buffer], place.offset, aligned(raw), packed)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

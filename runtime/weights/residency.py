@@ -32,6 +32,9 @@ class Pager:
     def enter(self, label: str) -> None:
         """Called before each segment of the device, with its layer's label."""
 
+    def entered(self) -> None:
+        """Called when that segment was launched: before the host waits for anything."""
+
     def end(self) -> None:
         """Called after the last segment was launched, and before a step waits for the host."""
 

@@ -16,13 +16,13 @@ import numpy as np
 from satchel.errors import DeviceError
 from satchel.formats.gguf import GGUF
 from satchel.runtime.compiler.context import Context
-from satchel.runtime.compiler.expert_cache import CACHED, UNCACHED, table_name
+from satchel.runtime.compiler.split_experts import part_table, rest_table
 from satchel.runtime.device.device import WEIGHT, Buffer, Device
 from satchel.runtime.device.lost import DeviceLost
 from satchel.runtime.graph import Array, Type
 from satchel.runtime.log import LOG
 from satchel.runtime.plan import WeightPlace
-from satchel.runtime.weights.expert_cache.layout import BUFFER, ExpertCacheLayout
+from satchel.runtime.weights.expert_cache.layout import BUFFER, CACHED, ExpertCacheLayout
 from satchel.runtime.weights.expert_cache.usage import ExpertUsage, Replacement
 from satchel.runtime.weights.packing import PackedWeight, Places
 from satchel.runtime.weights.residency import Over, PackedOn, Residency, StepWeights, Targets, WeightsOn
@@ -58,7 +58,7 @@ class ExpertCache(Over):
         return found
 
     def context(self, context: Context, tokens: int) -> Context:
-        return replace(self.inner.context(context, tokens), expert_cache=self.layout.counts)
+        return replace(self.inner.context(context, tokens), expert_parts=self.layout.parts)
 
     def add_places(self, device: str, packed: Mapping[str, PackedWeight], places: Places) -> None:
         self.inner.add_places(device, packed, places)
@@ -92,25 +92,27 @@ class ExpertCache(Over):
         layer, usage = self.layout.layers.get(label), self.usage.get(label)
         if layer is None or usage is None:
             return self.inner.value(name)
-        if name in (table_name(label, CACHED), table_name(label, UNCACHED)):
-            return self._table(label, UNCACHED if name.endswith(UNCACHED) else CACHED)
+        if (table := self._tables(label).get(name)) is not None:
+            return table
         base = name.removesuffix(CACHED)
         if base == name or base not in layer.tensors:
             return self.inner.value(name)
         found: Array = self.gguf.array(base)[usage.holders]
         return found
 
-    def _table(self, label: str, kind: str) -> Array:
-        slots = self.usage[label].slots
+    def _tables(self, label: str) -> dict[str, Array]:
+        """A layer's slot tables, by name."""
+        part, slots = self.layout.layers[label].part, self.usage[label].slots
         own = np.arange(len(slots), dtype=np.int32)
-        return slots if kind == CACHED else np.where(slots < 0, own, np.int32(-1))
+        rest = np.where(slots < 0, own, np.int32(-1))
+        return {part_table(label, part): slots, rest_table(label, part): rest}
 
     def _tell(self, label: str, device: str) -> None:
         """Writes a layer's slot tables to a device."""
-        for kind in (CACHED, UNCACHED):
-            place = self._places[device].get(table_name(label, kind))
+        for name, table in self._tables(label).items():
+            place = self._places[device].get(name)
             if place is not None:
-                self._buffers[device].write(place.offset, np.ascontiguousarray(self._table(label, kind)))
+                self._buffers[device].write(place.offset, np.ascontiguousarray(table))
 
     def _tell_all(self, label: str) -> None:
         for device in {self.layout.host, self.layout.layers[label].device}:

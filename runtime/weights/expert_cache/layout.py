@@ -6,12 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from satchel.formats.gguf import GGUF
-from satchel.runtime.compiler.expert_cache import CACHED, UNCACHED, table_name
+from satchel.runtime.compiler.context import ExpertPart
+from satchel.runtime.compiler.split_experts import part_table, rest_table
 from satchel.runtime.device.device import Device
-from satchel.runtime.plan import ALIGN, WeightPlace, align_up
-from satchel.runtime.weights.packing import PackedWeight, Places
+from satchel.runtime.plan import WeightPlace, align_up
+from satchel.runtime.weights.packing import PackedWeight, Places, first_of
 
 BUFFER = "weights.expert_cache"
+CACHED = ".cached"  # suffix of a tensor's cached experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,10 @@ class CachedLayer:
     experts: int  # experts of the layer
     tensors: tuple[str, ...]  # their names
 
+    @property
+    def part(self) -> ExpertPart:
+        return ExpertPart(self.count, CACHED)
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertCacheLayout:
@@ -33,16 +39,16 @@ class ExpertCacheLayout:
     share: float = 0.0  # expected fraction of a token's experts that are cached
 
     @property
-    def counts(self) -> dict[str, int]:
-        return {label: layer.count for label, layer in self.layers.items()}
+    def parts(self) -> dict[str, ExpertPart]:
+        return {label: layer.part for label, layer in self.layers.items()}
 
     @property
     def weights(self) -> dict[str, str]:
         """Device of each tensor that the split graph has in addition."""
         found: dict[str, str] = {}
         for label, layer in self.layers.items():
-            found[table_name(label, UNCACHED)] = self.host
-            found[table_name(label, CACHED)] = layer.device
+            found[rest_table(label, layer.part)] = self.host
+            found[part_table(label, layer.part)] = layer.device
             found |= {name + CACHED: layer.device for name in layer.tensors}
         return found
 
@@ -57,11 +63,8 @@ class ExpertCacheLayout:
         found: dict[str, PackedWeight] = {}
         for layer in (x for x in self.layers.values() if x.device == device.name):
             for name in (n for n in layer.tensors if n in whole and whole[n].stack == layer.experts):
-                full = whole[name]
-                each, rest = divmod(full.size, full.stack)
-                size = device.packed(full.format, layer.count, full.rows, full.columns)
-                if not rest and each % ALIGN == 0 and size == each * layer.count:
-                    found[name + CACHED] = replace(full, stack=layer.count, size=size)
+                if (first := first_of(device, whole[name], layer.count)) is not None:
+                    found[name + CACHED] = first
         return found
 
     def add_places(self, gguf: GGUF, device: str, packed: Mapping[str, PackedWeight], places: Places) -> int:
@@ -71,10 +74,10 @@ class ExpertCacheLayout:
         at = 0
         for label, layer in self.layers.items():
             if device == self.host:
-                places.places[table_name(label, UNCACHED)] = WeightPlace(BUFFER, at)
+                places.places[rest_table(label, layer.part)] = WeightPlace(BUFFER, at)
                 at = align_up(at + 4 * layer.experts)
             if device == layer.device:
-                places.places[table_name(label, CACHED)] = WeightPlace(BUFFER, at)
+                places.places[part_table(label, layer.part)] = WeightPlace(BUFFER, at)
                 at = align_up(at + 4 * layer.experts)
                 for name in layer.tensors:
                     form = packed.get(name + CACHED)

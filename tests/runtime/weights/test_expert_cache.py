@@ -23,7 +23,6 @@ from satchel.formats.gguf import open_gguf
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
 from satchel.runtime.compiler.check import check_steps
-from satchel.runtime.compiler.expert_cache import CACHED
 from satchel.runtime.device.device import (
     Buffer,
     Device,
@@ -37,6 +36,7 @@ from satchel.runtime.placement.placement import Placement
 from satchel.runtime.placement.predict import HANDOVER, Speed
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.weights.expert_cache.cache import ExpertCache
+from satchel.runtime.weights.expert_cache.layout import CACHED
 from satchel.runtime.weights.expert_cache.usage import ExpertUsage
 
 HAVE = {f.name for f in libraries() if not f.reason}

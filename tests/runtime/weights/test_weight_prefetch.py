@@ -32,12 +32,14 @@ from satchel.runtime.placement.prefetch import (
     Prefetching,
     min_prefetch_tokens,
     prefetch_layers,
+    prefetch_seconds,
 )
 from satchel.runtime.placement.sizes import Sizes, sizes_of
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.weights import prefetch
 from satchel.runtime.weights.prefetch import (
     SLOTS,
+    HostShare,
     PrefetchPlan,
     WeightPrefetcher,
     block_ranges,
@@ -60,6 +62,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "mixture": ("deepseek2", "q4_k"),
         "deep": ("smollm3", "q8_0"),
         "experts": ("qwen3moe", "q4_k"),
+        "exact": ("qwen3moe", "f32"),
         "windows": ("gemma2", "q8_0"),
         "factors": ("llama", "q8_0"),
         "latent": ("deepseek2", "q4_k"),
@@ -278,7 +281,7 @@ def test_layers_of_the_device_lie_in_the_buffers_between_long_steps(
         assert np.square(mine - theirs).sum() / np.square(theirs).sum() < 1e-3
 
 
-def _broken(self: WeightPrefetcher, label: str, *what: bool) -> None:
+def _broken(self: WeightPrefetcher, label: str, *what: int) -> None:
     raise DeviceError("the cable is out")
 
 
@@ -409,7 +412,7 @@ def test_experts_of_a_devices_layers_are_prefetched(
     monkeypatch.setattr(prefetch, "SLOTS", 2)
     fill = WeightPrefetcher._fill
 
-    def filled(self: WeightPrefetcher, label: str, *what: bool) -> None:
+    def filled(self: WeightPrefetcher, label: str, *what: int) -> None:
         fill(self, label, *what)
         if self._pinned:
             card = self._pinned[0].device
@@ -454,28 +457,31 @@ def test_pages_that_cannot_be_locked_are_copied(
     assert error < 1e-3 and "the driver has no pages left" in caplog.text
 
 
-def test_the_next_layer_is_queued_before_a_layer_begins(
+def test_the_next_layer_is_queued_when_a_layer_has_begun(
     files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host waits for what the layer computes, and could not queue the next one's copies meanwhile."""
+    """The host then waits for what the layer computes, and could not queue the next one's copies meanwhile;
+    before that it would keep the device waiting.
+    """
     if "emulated" not in HAVE:
         pytest.skip("needs the backend emulated")
     filled, begun = list[str](), list[str]()
-    fill, enter = WeightPrefetcher._fill, WeightPrefetcher.enter
+    fill, send_next = WeightPrefetcher._fill, WeightPrefetcher.send_next
 
-    def noted(self: WeightPrefetcher, label: str, *what: bool) -> None:
+    def noted(self: WeightPrefetcher, label: str, *what: int) -> None:
         fill(self, label, *what)
         filled.append(label)
 
-    def entered(self: WeightPrefetcher, label: str) -> None:
-        enter(self, label)
-        if label in self.plan.layers:
+    def sent(self: WeightPrefetcher) -> None:
+        layers, label = list(self.plan.layers), self._entered
+        after = layers[: layers.index(label) + 2][-1] if label in layers else ""
+        send_next(self)
+        if after:
             begun.append(label)
-            layers = list(self.plan.layers)
-            assert layers[: layers.index(label) + 2][-1] in self._filled.values()
+            assert after in [label for label, _ in self._filled.values()]
 
     monkeypatch.setattr(WeightPrefetcher, "_fill", noted)
-    monkeypatch.setattr(WeightPrefetcher, "enter", entered)
+    monkeypatch.setattr(WeightPrefetcher, "send_next", sent)
     with Model.load(files["experts"], device="emulated", prefetch_weights="on", **EXPERTS) as model:
         prefetcher = model.engine.residency
         assert isinstance(prefetcher, WeightPrefetcher) and prefetcher._pinned
@@ -487,6 +493,84 @@ def test_the_next_layer_is_queued_before_a_layer_begins(
         filled.clear()
         model.logits(IDS[:LEAST])
         assert filled == [layers[2], layers[0]]  # the second layer stays where it is
+
+
+@pytest.mark.parametrize("device", ["remote", "emulated"])
+def test_the_cpu_keeps_some_experts_of_what_is_sent(
+    files: dict[str, Path], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each layer the CPU computes with the share that a step of its size has, and no more is sent than the
+    rest: after a step with fewer, what is missing.
+    """
+    if device not in HAVE:
+        pytest.skip(f"needs the backend {device}")
+    sizes = (LEAST, 2 * LEAST) if device == "remote" else (LEAST // 2, LEAST)
+    shares = tuple(HostShare(n, share) for n, share in zip(sizes, (0.6, 0.3), strict=True))
+    file = files["exact" if device == "remote" else "experts"]
+    how = Options(device=device, cache_type="f32")
+    with Model.load(file, how, prefetch_weights="off", **EXPERTS) as model:
+        wanted = [model.logits(IDS[:n]) for n in sizes]
+    plan = Prefetching.plan
+
+    def shared(self: Prefetching, *given: Any) -> PrefetchPlan | None:
+        found = plan(self, *given)
+        return found and replace(found, min_tokens=sizes[0], host_shares=shares)
+
+    sent: list[tuple[str, int, int]] = []
+    fill = WeightPrefetcher._fill
+
+    def noted(self: WeightPrefetcher, label: str, first: int, end: int, states: bool) -> None:
+        sent.append((label, first, end))
+        fill(self, label, first, end, states)
+
+    monkeypatch.setattr(Prefetching, "plan", shared)
+    monkeypatch.setattr(WeightPrefetcher, "_fill", noted)
+    with Model.load(file, how, prefetch_weights="on", **EXPERTS) as model:
+        prefetcher = model.engine.residency
+        assert isinstance(prefetcher, WeightPrefetcher) and not prefetcher.plan.residents
+        layers = list(prefetcher.plan.layers)
+        assert [prefetcher.variant(n) for n in (1, sizes[0] - 1, *sizes)] == [1, 1, *sizes]
+        assert [{p.count for p in found.values()} for found in prefetcher._parts.values()] == [{3}, {5}]
+        for n in sizes:
+            assert _products(model, n) == {device, "cpu"}
+        for turn in (0, 0, 1, 1, 0):
+            got = model.logits(IDS[: sizes[turn]])
+            error = np.square(got - wanted[turn]).sum() / np.square(wanted[turn]).sum()
+            assert error < (1e-9 if device == "remote" else 1e-3), turn
+        assert {end for _, _, end in sent} == {3, 5} and (layers[1], 3, 5) in sent
+        assert sent[:3] == [(label, -1, 3) for label in layers] and {first for _, first, _ in sent} == {-1, 3}
+
+
+def test_the_cpu_keeps_what_it_computes_while_the_rest_is_sent(files: dict[str, Path]) -> None:
+    cpu, remote = (find_backend(name).open(threads=1) for name in ("cpu", "remote"))
+    with cpu, remote, open_gguf(files["experts"]) as gguf:
+        arch = dry_run(gguf, [cpu], measure=lambda d: FAST).arch
+        sizes = sizes_of(arch.build(), arch.layers, [remote, cpu])
+    budgets = [MemoryBudget("remote", 1 << 40, True), HOST]
+    options = Options(device="remote", gpu_layers="all", override_tensor=["_exps=cpu"]).placement_options
+    prefetching = Prefetching(sizes, budgets, options, True, 4096)
+    placement = choose(sizes, budgets, options).placement
+    plan = prefetching.candidate(placement)
+    assert plan is not None and plan.pinned and plan.experts
+    there = replace(FAST, direct=plan.sent / 0.1)  # sending takes 0.1 s
+
+    def seconds(n: int, layer: float, plan: PrefetchPlan = plan) -> tuple[float, float]:
+        here = replace(SLOW, layer=(1e-9, layer))
+        found = prefetch_seconds(placement, sizes, plan, {"remote": there, "cpu": here}, n)
+        return found.prefetched, found.share
+
+    assert seconds(512, 10.0) == (pytest.approx(0.1, rel=0.01), 0.0)
+    halved, share = seconds(512, 0.1 / sizes.layers)
+    assert 0.3 < share < 0.6 and halved == pytest.approx(0.1 * (1 - share), rel=0.1)
+    shares = [seconds(n, 0.1 / sizes.layers)[1] for n in (128, 256, 512, 1024, 4096)]
+    assert shares == sorted(shares, reverse=True) and shares[0] > shares[-1]
+    assert seconds(512, 0.1 / sizes.layers, replace(plan, pinned=False))[1] == 0.0
+    speeds = {"remote": there, "cpu": replace(SLOW, layer=(1e-9, 0.1 / sizes.layers))}
+    found = replace(prefetching, options=replace(options, prefetch="auto")).plan(placement, speeds)
+    assert found is not None and found.host_shares[0].tokens == found.min_tokens
+    assert all(a.share > b.share for a, b in pairwise(found.host_shares))
+    whole = prefetching.predicted(placement, {**speeds, "cpu": replace(SLOW, layer=(1e-9, 10.0))})
+    assert prefetching.predicted(placement, speeds).prompt < 0.8 * whole.prompt
 
 
 def test_the_pages_of_all_prefetched_weights_are_locked_once(files: dict[str, Path]) -> None:
@@ -588,5 +672,6 @@ def test_weights_are_sent_once_for_each_step_of_a_long_prompt(files: dict[str, P
         plan = prefetching.candidate(placement)
         assert plan is not None
         slow = replace(FAST, direct=plan.sent / 0.1)  # sending takes 0.1 s
-        long.append(prefetching.predicted(placement, {"remote": slow, "cpu": SLOW}).long)
+        host = replace(SLOW, layer=(1e-3, 10.0))  # it keeps no experts
+        long.append(prefetching.predicted(placement, {"remote": slow, "cpu": host}).long)
     assert long == [pytest.approx(seconds, rel=0.2) for seconds in (0.1, 0.1, 0.4)]
