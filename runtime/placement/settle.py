@@ -100,22 +100,25 @@ class DryPlans:
         """The weights, the devices as the compiler sees them, and the graph of a step."""
         residency: Residency = Resident(self.gguf, self.options.repack)
         residency = residency if cached is None else ExpertCache(residency, self.gguf, cached)
-        home, bits = with_expert_cache(placement, cached), self.options.activations
-        room = cache_room(self.devices, self.wanted)
+        return residency, *self._made(residency, with_expert_cache(placement, cached), 1)
+
+    def _made(self, residency: Residency, home: Placement, tokens: int) -> tuple[Targets, Optimized]:
+        room, bits = cache_room(self.devices, self.wanted), self.options.activations
         made = divided_model(self.devices, self.forward, residency, home, bits, room, ("tokens",))
-        contexts = [residency.context(context, 1) for context in made.contexts]
-        return residency, made.targets, made.optimized(self.forward.roots("tokens"), contexts)
+        contexts = [residency.context(context, tokens) for context in made.contexts]
+        return made.targets, made.optimized(self.forward.roots("tokens"), contexts)
 
     def able(self, placement: Placement, cached: ExpertCacheLayout) -> bool:
         """Whether each node can run on the device of its placement."""
         *_, optimized = self.optimized(placement, cached)
-        wanted = cached.weights
-        return all(
-            wanted.get(s.name, device) == device
-            for node, device in optimized.assignment.device.items()
-            for s in node.src
-            if s.op == "weight"
-        )
+        return _as_wanted(optimized, cached.weights)
+
+    def able_to_share(self, placement: Placement, plan: PrefetchPlan) -> bool:
+        """Whether both devices can compute with the experts of a step of which the CPU keeps some."""
+        prefetcher = WeightPrefetcher(Resident(self.gguf, self.options.repack), self.gguf, plan)
+        tokens = plan.host_shares[0].tokens
+        _, optimized = self._made(prefetcher, placement, tokens)
+        return _as_wanted(optimized, prefetcher.homes_of_experts(tokens))
 
     def scratch(self, placement: Placement, cached: ExpertCacheLayout | None = None) -> dict[str, int]:
         """Bytes of scratch memory on each device: buffers of the plans for a full step and for one token, and
@@ -171,6 +174,8 @@ def settle(
     short = not fits(sizes.on(candidate.placement), prefetching.budgets, host=True)
     settled = _settled(arch, candidate, wanted, short, [*said, *_left(candidate, sizes, wanted, why)])
     plan = None if settled.streamed else prefetching.plan(candidate.placement, speeds)
+    if plan is not None and plan.host_shares and not plans.able_to_share(candidate.placement, plan):
+        plan = replace(plan, host_shares=())
     spare = chosen.for_experts
     if plan is not None:
         spare = {**spare, plan.device: spare[plan.device] - plan.nbytes}
@@ -178,6 +183,16 @@ def settle(
         settled, plans, sizes, prefetching.budgets, wanted, speeds, spare, chosen.scratch
     )
     return settled if plan is None else _with_prefetch(settled, plan)
+
+
+def _as_wanted(optimized: Optimized, wanted: Mapping[str, str]) -> bool:
+    """Whether each node stands on the wanted devices of its weights."""
+    return all(
+        wanted.get(s.name, device) == device
+        for node, device in optimized.assignment.device.items()
+        for s in node.src
+        if s.op == "weight"
+    )
 
 
 class _Choice(NamedTuple):

@@ -233,21 +233,25 @@ class WeightPrefetcher(Over):
         moved = dict.fromkeys(self.plan.travelling, self.plan.device)
         return replace(
             found,
-            wanted=self._placement(parts),
+            wanted=self._placement(tokens),
             streamed=(self.plan.device,),
             expert_parts={**others, **parts},
             homes={**found.homes, **moved},
         )
 
-    def _placement(self, parts: Mapping[str, ExpertPart]) -> Placement:
-        """The placement of a step for which these parts of experts are sent."""
+    def _placement(self, tokens: int) -> Placement:
+        placement = self.plan.placement
+        return replace(placement, weights={**placement.weights, **self.homes_of_experts(tokens)})
+
+    def homes_of_experts(self, tokens: int) -> dict[str, str]:
+        """Device of each weight of experts of which a part is sent for a step of so many tokens."""
         here, there = self.plan.placement.first, self.plan.device
-        weights = dict(self.plan.placement.weights)
-        for label, part in parts.items():
-            weights |= {part_table(label, part): there, rest_table(label, part): here}
+        found: dict[str, str] = {}
+        for label, part in self._parts_for(tokens).items():
+            found |= {part_table(label, part): there, rest_table(label, part): here}
             for name in self._stacks(label):
-                weights |= {name: here, name + part.suffix: there}
-        return replace(self.plan.placement, weights=weights)
+                found |= {name: here, name + part.suffix: there}
+        return found
 
     def nbytes(self, device: str) -> int:
         tables = sum(self._table_places().sizes().values()) if self._reads_tables(device) else 0
@@ -514,10 +518,10 @@ class WeightPrefetcher(Over):
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for buffer in self.buffers.values():
+        for buffer in (*self.buffers.values(), *self._tables.buffers.values()):
             buffer.close()
         self._unpin()
-        self._weights = DeviceWeights()
+        self._weights, self._tables = DeviceWeights(), DeviceWeights()
         self.inner.close()
 
 

@@ -19,9 +19,11 @@ from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs, Options
+from satchel.runtime.compiler.target import DeviceTarget
 from satchel.runtime.device.device import Buffer, Device, PinnedMemory
 from satchel.runtime.device.libraries import find_backend, libraries
 from satchel.runtime.engine.batch_entry import BatchEntry
+from satchel.runtime.graph import Node
 from satchel.runtime.placement import prefetch as candidates
 from satchel.runtime.placement.choose import MemoryBudget, choose
 from satchel.runtime.placement.dryrun import dry_run
@@ -35,6 +37,7 @@ from satchel.runtime.placement.prefetch import (
     prefetch_seconds,
 )
 from satchel.runtime.placement.sizes import Sizes, sizes_of
+from satchel.runtime.plan import Bucket
 from satchel.runtime.sampling import GREEDY
 from satchel.runtime.weights import prefetch
 from satchel.runtime.weights.prefetch import (
@@ -539,6 +542,33 @@ def test_the_cpu_keeps_some_experts_of_what_is_sent(
             assert error < (1e-9 if device == "remote" else 1e-3), turn
         assert {end for _, _, end in sent} == {3, 5} and (layers[1], 3, 5) in sent
         assert sent[:3] == [(label, -1, 3) for label in layers] and {first for _, first, _ in sent} == {-1, 3}
+
+
+@pytest.mark.parametrize("lacking", ["", "remote"])
+def test_no_experts_are_kept_where_a_device_cannot_compute_with_a_part(
+    files: dict[str, Path], lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are sent then."""
+    refusal = DeviceTarget.refusal
+
+    def refused(self: DeviceTarget, node: Node, *bucket: Bucket) -> str:
+        part = any(s.op == "weight" and ".sent" in s.name for s in node.src)
+        return "it is broken" if part and self.name == lacking else refusal(self, node, *bucket)
+
+    plan = Prefetching.plan
+
+    def shared(self: Prefetching, *given: Any) -> PrefetchPlan | None:
+        found = plan(self, *given)
+        return found and replace(found, host_shares=(HostShare(LEAST, 0.5),))
+
+    monkeypatch.setattr(DeviceTarget, "refusal", refused)
+    monkeypatch.setattr(Prefetching, "plan", shared)
+    with Model.load(files["exact"], device="remote", prefetch_weights="on", **EXPERTS) as model:
+        prefetcher = model.engine.residency
+        assert isinstance(prefetcher, WeightPrefetcher)
+        assert bool(prefetcher.plan.host_shares) == (lacking != "remote")
+        assert np.isfinite(model.logits(IDS)).all()
+        assert _products(model, LEAST) == ({"remote"} if lacking == "remote" else {"remote", "cpu"})
 
 
 def test_the_cpu_keeps_what_it_computes_while_the_rest_is_sent(files: dict[str, Path]) -> None:
