@@ -285,14 +285,21 @@ class WeightPrefetcher(Over):
             tables = self._table_places()
             places.places.update(tables.places)
             places.buffers.update(tables.buffers)
-        if device == self.plan.device:
-            places.places.update(self._cut_places())
-        for label, states in self.plan.states.items() if device == self.plan.device else ():
+        if device != self.plan.device:
+            return
+        places.places.update(self._cut_places())
+        for label, name, _ in self._cut():
+            self._grow(places.buffers, self._lay_out(label)[name], self._size(name))
+        for label, states in self.plan.states.items():
             laid_out = self._lay_out(label)
             for name, size in states.items():
-                place = places.places[name] = laid_out[name]
-                end = place.offset + size
-                places.buffers[place.buffer] = max(places.buffers.get(place.buffer, 0), end)
+                places.places[name] = laid_out[name]
+                self._grow(places.buffers, laid_out[name], size)
+
+    @staticmethod
+    def _grow(buffers: dict[str, int], place: WeightPlace, size: int) -> None:
+        """Makes a buffer large enough for what lies there."""
+        buffers[place.buffer] = max(buffers.get(place.buffer, 0), place.offset + size)
 
     def load(self, devices: Sequence[Device], packed: PackedOn) -> WeightsOn:
         mine = frozenset(name for label in self.plan.residents for name in self.plan.layers[label])
@@ -306,7 +313,7 @@ class WeightPrefetcher(Over):
         travelling, sizes = self.plan.travelling, dict[str, int]()
         for name, place in places.items():
             size = travelling[name] if name in travelling else self._size(name)
-            sizes[place.buffer] = max(sizes.get(place.buffer, 0), place.offset + size)
+            self._grow(sizes, place, size)
         tables = self._table_places()
         self._weights = DeviceWeights(Places(places | self._cut_places() | tables.places))
         self._weights.buffers = {name: device.alloc(size, PREFETCH) for name, size in sizes.items()}

@@ -1,18 +1,24 @@
-"""Prefetched experts on a real GPU: long steps have the bits that they have where the experts are there."""
+"""Prefetched experts on a real GPU: long steps have the bits that they have where the experts are there, and
+the values where the CPU keeps some of them.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tiny_file
+from accuracy import nmse
 from gpu_models import gpu
 
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
+from satchel.runtime.placement.prefetch import Prefetching
 from satchel.runtime.weights import prefetch
-from satchel.runtime.weights.prefetch import WeightPrefetcher
+from satchel.runtime.weights.prefetch import HostShare, PrefetchPlan, WeightPrefetcher
 
 __all__ = ["gpu"]
 IDS = [int(i) for i in np.random.default_rng(3).integers(3, 250, 64)]
@@ -44,3 +50,25 @@ def test_prompts_have_the_bits_of_experts_on_the_gpu(
         assert bool(residency._pinned) == pinned
         for _ in range(20 if gpu == "cuda" else 1):
             assert model.logits(ids).tobytes() == expected
+
+
+def test_the_cpu_keeps_some_of_them(gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, sizes = tiny_file.write_model(tmp_path / "mixture.gguf", "qwen3moe", "q4_k"), (16, 32)
+    options = Options(
+        device=gpu, threads=1, gpu_layers="all", override_tensor=RULES, expert_cache="off", cache_type="f32"
+    )
+    with Model.load(path, options, prefetch_weights="off") as model:
+        expected = [model.logits(IDS[:n]) for n in sizes]
+    plan = Prefetching.plan
+
+    def shared(self: Prefetching, *given: Any) -> PrefetchPlan | None:
+        found = plan(self, *given)
+        shares = (HostShare(sizes[0], 0.6), HostShare(sizes[1], 0.3))
+        return found and replace(found, min_tokens=sizes[0], host_shares=shares)
+
+    monkeypatch.setattr(Prefetching, "plan", shared)
+    with Model.load(path, options, prefetch_weights="on") as model:
+        residency = model.engine.residency
+        assert isinstance(residency, WeightPrefetcher) and residency.plan.host_shares
+        for turn in (0, 0, 1, 1, 0) * (4 if gpu == "cuda" else 1):
+            assert nmse(model.logits(IDS[: sizes[turn]]), expected[turn]) < 1e-3

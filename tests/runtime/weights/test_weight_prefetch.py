@@ -534,8 +534,11 @@ def test_the_cpu_keeps_some_experts_of_what_is_sent(
         layers = list(prefetcher.plan.layers)
         assert [prefetcher.variant(n) for n in (1, sizes[0] - 1, *sizes)] == [1, 1, *sizes]
         assert [{p.count for p in found.values()} for found in prefetcher._parts.values()] == [{3}, {5}]
+        run = dry_run(model.gguf, model.devices, model.options, measure=lambda d: FAST)
         for n in sizes:
             assert _products(model, n) == {device, "cpu"}
+            foretold, plan_of = run.plan(n), model.engine.program(n, 1).plan
+            assert [[*s.steps] for s in foretold.segments] == [[*s.steps] for s in plan_of.segments]
         for turn in (0, 0, 1, 1, 0):
             got = model.logits(IDS[: sizes[turn]])
             error = np.square(got - wanted[turn]).sum() / np.square(wanted[turn]).sum()
