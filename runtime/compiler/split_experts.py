@@ -55,7 +55,7 @@ def _rebuilt(node: Node, ids: Node, places: Node, part: ExpertPart | None, known
         src = [_rebuilt(s, ids, places, part, known) for s in node.src]
         if ops.OPS[node.op].experts and node.src[-1] is ids:
             src[-1] = places
-            src[1:-1] = [held(stack, part) if part else stack for stack in src[1:-1]]
+            src[1:-1] = [held(s, part) if part and s.op == "weight" else s for s in src[1:-1]]
         known[node] = node.graph.node(node.op, tuple(src), node.type, node.name, **dict(node.args))
     return known[node]
 

@@ -30,7 +30,7 @@ class Tensor:
     type: Type
     read: float  # bytes that a token reads
     macs: int  # multiply-adds per token
-    expert: bool  # one of a stack of routed experts
+    expert: bool  # a stack of routed experts, or of their biases
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,13 @@ def _positions(roots: Roots) -> Iterator[tuple[str, float]]:
 def _read(node: Node) -> Iterator[Tensor]:
     made_by = OPS[node.op]
     for w in (s for s in node.src if s.op == "weight"):
-        whole, expert = nbytes(w.type, Bucket(1, 1)), made_by.experts and made_by.product
+        whole = nbytes(w.type, Bucket(1, 1))
         sizes = [d for d in w.shape if isinstance(d, int)]
         if made_by.gathers:
             yield Tensor(w.name, node.name, w.type, float(stride_of(w.type)), 0, False)
-        elif expert:
+        elif made_by.experts:
             used = node.src[-1].width
-            macs = used * sizes[1] * sizes[2]
+            macs = used * sizes[1] * sizes[2] if made_by.product else 0
             yield Tensor(w.name, node.name, w.type, whole * min(1.0, used / sizes[0]), macs, True)
         else:
             macs = sizes[0] * sizes[1] if len(sizes) == 2 else 0
