@@ -237,14 +237,29 @@ def test_sequences_that_fork_and_go_back_find_their_keys(
 
 
 @pytest.mark.parametrize(
-    ("kind", "device"), [("deep", "remote"), ("experts", "remote"), ("experts", "emulated")]
+    ("kind", "device", "share"),
+    [
+        ("deep", "remote", 0.0),
+        ("experts", "remote", 0.0),
+        ("experts", "remote", 0.5),
+        ("experts", "emulated", 0.0),
+    ],
 )
 def test_layers_of_the_device_lie_in_the_buffers_between_long_steps(
-    files: dict[str, Path], kind: str, device: str, monkeypatch: pytest.MonkeyPatch
+    files: dict[str, Path], kind: str, device: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Short steps read them there, before a long step, behind one and behind one that failed."""
+    """Short steps read them there, before a long step, behind one and behind one that failed. share: of the
+    prefetched experts, what the CPU keeps.
+    """
     if device not in HAVE:
         pytest.skip(f"needs the backend {device}")
+    plan_of = Prefetching.plan
+
+    def shared(self: Prefetching, *given: Any) -> PrefetchPlan | None:
+        found = plan_of(self, *given)
+        return found and replace(found, host_shares=(HostShare(LEAST, share),) if share else ())
+
+    monkeypatch.setattr(Prefetching, "plan", shared)
     monkeypatch.setattr(candidates, "product", lambda states, residents: [(states[0], residents[1])])
     rules = ["blk.0.*_exps=cpu"] if kind == "experts" else [f"^output={device}", f"token_embd={device}"]
     options = Options(device=device, threads=1, override_tensor=rules, expert_cache="off", context=160)
@@ -262,6 +277,7 @@ def test_layers_of_the_device_lie_in_the_buffers_between_long_steps(
                 assert (
                     plan.residents == tuple(list(plan.layers)[-2:]) and plan.residents[0] not in plan.states
                 )
+                assert any(residency._parts.values()) == (share > 0)
                 held = model.engine._weights[device].sizes()
                 assert sum(held.values()) < sum(found["held"].values())
                 with monkeypatch.context() as patch:
