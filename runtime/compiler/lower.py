@@ -16,7 +16,6 @@ from satchel.runtime.compiler.memory import (
     KEPT,
     Allocation,
     MemoryPlan,
-    early,
     nbytes,
     storage,
     stride_of,
@@ -210,7 +209,7 @@ class Lowering:
             end.stride,
             self.bucket.size(first),
             first.count if isinstance(first, Dim) else -1,
-            early(node, self.memory.segment, self.device),
+            self.memory.early.get(node, -1),
             node.name if node.src[0].op == "top_experts" else "",
         )
 

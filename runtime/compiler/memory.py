@@ -7,6 +7,7 @@ Values that cross segments lie in a link buffer, because an arena's contents end
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -38,6 +39,7 @@ class MemoryPlan:
     allocations: dict[Node, Allocation]
     live: dict[Node, tuple[int, int]]  # first and last step that needs the value
     segment: dict[Node, int]  # of each step and copy
+    early: dict[Node, int]  # of copies that are read early: the segment before which they are
     arena: dict[str, int]  # bytes per device, as for link and out
     link: dict[str, int]
     out: dict[str, int]
@@ -153,10 +155,10 @@ def assign(
     for i, node in enumerate(order):
         if node in segment:
             begun.setdefault(segment[node], i)
-    for node in (n for n in order if n.op == "copy" and n in live):
-        if (before := early(node, segment, device)) >= 0:
-            live[node] = min(live[node][0], begun[before]), live[node][1]
-    memory = MemoryPlan({}, live, segment, {}, {}, {}, {})
+    early = _early(segment, device)
+    for copy, before in early.items():
+        live[copy] = min(live[copy][0], begun[before]), live[copy][1]
+    memory = MemoryPlan({}, live, segment, early, {}, {}, {}, {})
     links = _crossing(segment)
     outputs = {storage(r) for r in optimized.roots if storage(r).op not in LEAVES} - links
     for name in dict.fromkeys(device.values()):
@@ -172,17 +174,21 @@ def assign(
     return memory
 
 
-def early(copy: Node, segment: Mapping[Node, int], device: Mapping[Node, str]) -> int:
-    """Segment before which a value is read early, because its device begins that segment before the value is
-    used; -1: none. segment, device: of each step and copy.
+def _early(segment: Mapping[Node, int], device: Mapping[Node, str]) -> dict[Node, int]:
+    """Of copies whose source's device begins another segment before the value is used: that segment, before
+    which the value is read. segment, device: of each step and copy.
     """
-    source, end = storage(copy.src[0]), segment[copy]
-    between = (
-        number
-        for other, number in segment.items()
-        if device[other] == device[source] and segment[source] < number < end
-    )
-    return min(between, default=-1)
+    turns: dict[str, list[int]] = {}
+    for node, number in segment.items():
+        turns.setdefault(device[node], []).append(number)
+    found: dict[Node, int] = {}
+    for copy in (node for node in segment if node.op == "copy"):
+        source = storage(copy.src[0])
+        own = turns[device[source]]
+        after = bisect_right(own, segment[source])
+        if after < len(own) and own[after] < segment[copy]:
+            found[copy] = own[after]
+    return found
 
 
 def _crossing(segment: dict[Node, int]) -> set[Node]:

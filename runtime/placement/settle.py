@@ -103,6 +103,7 @@ class DryPlans:
         return residency, *self._made(residency, with_expert_cache(placement, cached), 1)
 
     def _made(self, residency: Residency, home: Placement, tokens: int) -> tuple[Targets, Optimized]:
+        """The devices as the compiler sees them, and the graph of a step of so many tokens."""
         room, bits = cache_room(self.devices, self.wanted), self.options.activations
         made = divided_model(self.devices, self.forward, residency, home, bits, room, ("tokens",))
         contexts = [residency.context(context, tokens) for context in made.contexts]
