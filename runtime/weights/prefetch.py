@@ -53,7 +53,7 @@ from satchel.runtime.weights.residency import (
     Targets,
     WeightsOn,
 )
-from satchel.runtime.weights.weights import DeviceWeights, aligned, write_weight
+from satchel.runtime.weights.weights import DeviceWeights, aligned, write_experts, write_weight
 
 SLOTS = 2  # buffers: one being read, one being filled
 TABLES = "prefetch.tables"  # buffer of the slot tables of experts
@@ -179,30 +179,31 @@ class WeightPrefetcher(Over):
         names = {name for layer in self.plan.layers.values() for name in layer}
         target = found[self.plan.device]
         self.packed = {n: p for n, p in target.packed.items() if n in names}
-        shares = self.plan.host_shares
-        self._parts = {tokens: self._parts_of(share, target.device) for tokens, share in shares}
-        cut: dict[str, PackedWeight] = {}
-        for _, name, part in self._cut():
-            first = first_of(target.device, self.packed[name], part.count) if name in self.packed else None
-            if first is not None:
-                cut[name + part.suffix] = first
-        self.packed |= cut
-        target.packed = {**target.packed, **cut}
+        for tokens, share in self.plan.host_shares:
+            parts = {label: self._part_of(label, share, target.device) for label in self._order}
+            self._parts[tokens] = {label: part for label, part in parts.items() if part is not None}
+        target.packed = {**target.packed, **self.packed}
         return found
 
-    def _parts_of(self, share: float, device: Device) -> dict[str, ExpertPart]:
-        """By layer, the experts that are sent if the CPU has this share; without layers of which the device
-        cannot have a part.
+    def _part_of(self, label: str, share: float, device: Device) -> ExpertPart | None:
+        """The experts of a layer that are sent if the CPU has this share; None: all are, or the device cannot
+        have a part. Notes how it packs them.
         """
-        found: dict[str, ExpertPart] = {}
-        for label in (label for label in self.plan.layers if label not in self.plan.residents):
-            stacks = self._stacks(label)
-            number = min((self.gguf.tensors[name].shape[0] for name in stacks), default=0)
-            count = max(1, number - round(share * number))
-            whole = (self.packed[name] for name in stacks if name in self.packed)
-            if count < number and all(first_of(device, packed, count) for packed in whole):
-                found[label] = ExpertPart(count, f".sent{count}")
-        return found
+        number, stacks = self._experts(label), self._stacks(label)
+        count = max(1, number - round(share * number))
+        if label in self.plan.residents or count >= number:
+            return None
+        part = ExpertPart(count, f".sent{count}")
+        packed = {name: first_of(device, self.packed[name], count) for name in stacks if name in self.packed}
+        cut = {name + part.suffix: first for name, first in packed.items() if first is not None}
+        if len(cut) < len(packed):
+            return None
+        self.packed |= cut
+        return part
+
+    def _experts(self, label: str) -> int:
+        """How many experts a layer has; 0 where none are sent."""
+        return min((self.gguf.tensors[name].shape[0] for name in self._stacks(label)), default=0)
 
     def _stacks(self, label: str) -> list[str]:
         """Those of a layer's weights that are stacks of experts."""
@@ -264,8 +265,7 @@ class WeightPrefetcher(Over):
         """The slot tables of all steps, by name."""
         found: dict[str, Array] = {}
         for label, part in (both for parts in self._parts.values() for both in parts.items()):
-            number = min(self.gguf.tensors[name].shape[0] for name in self._stacks(label))
-            own = np.arange(number, dtype=np.int32)
+            own = np.arange(self._experts(label), dtype=np.int32)
             found[part_table(label, part)] = np.where(own < part.count, own, np.int32(-1))
             found[rest_table(label, part)] = np.where(own < part.count, np.int32(-1), own)
         return found
@@ -511,17 +511,9 @@ class WeightPrefetcher(Over):
                 at, size = block * home.size, length * home.size
                 self.buffers[place.buffer].write(place.offset + at, home.buffer.view(home.start + at, size))
         for name in stacks if first < end else ():
-            self._send_experts(name, max(0, first), min(end, self.gguf.tensors[name].shape[0]))
-
-    def _send_experts(self, name: str, first: int, end: int) -> None:
-        """Sends experts first .. end - 1 of a stack."""
-        place, packed = self._weights.place(name), self.packed.get(name)
-        number, raw = self.gguf.tensors[name].shape[0], self.gguf.raw(name).reshape(-1).view(np.uint8)
-        if (first, end) != (0, number):
-            each, there = raw.nbytes // number, (packed.size if packed else raw.nbytes) // number
-            raw, place = raw[each * first : each * end], place._replace(offset=place.offset + there * first)
-            packed = replace(packed, stack=end - first, size=there * (end - first)) if packed else None
-        write_weight(self.buffers[place.buffer], place.offset, aligned(raw), packed)
+            sent = range(max(0, first), min(end, self._experts(label)))
+            place, packed = self._weights.place(name), self.packed.get(name)
+            write_experts(self.buffers[place.buffer], place, sent.start, self.gguf, name, sent, packed)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -234,6 +234,26 @@ def write_weight(buffer: Buffer, offset: int, data: Array, packed: PackedWeight 
         buffer.pack(offset, packed.format, (packed.stack, packed.rows, packed.columns), data)
 
 
+def write_experts(
+    buffer: Buffer,
+    place: WeightPlace,
+    slot: int,
+    gguf: GGUF,
+    name: str,
+    experts: range,
+    packed: PackedWeight | None,
+) -> None:
+    """Writes experts of a stack of the file one after another to slots of a device's stack, from `slot` on.
+    place: of slot 0. packed: the device's stack, where it packs it.
+    """
+    info = gguf.tensors[name]
+    each = info.nbytes // info.shape[0]
+    there = packed.size // packed.stack if packed else each
+    part = replace(packed, stack=len(experts), size=there * len(experts)) if packed else None
+    raw = gguf.raw(name).reshape(-1).view(np.uint8)[each * experts.start : each * experts.stop]
+    write_weight(buffer, place.offset + there * slot, aligned(raw), part)
+
+
 def parts_of(device: Device, packed: PackedWeight, nbytes: int) -> Iterator[PackedWeight]:
     """Splits a weight into its matrices, and these into parts of about PART bytes of the file, each a
     multiple of PART_ROWS rows. A weight stays whole if the packed sizes of its parts do not add up to its

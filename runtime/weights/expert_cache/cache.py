@@ -26,7 +26,7 @@ from satchel.runtime.weights.expert_cache.layout import BUFFER, CACHED, ExpertCa
 from satchel.runtime.weights.expert_cache.usage import ExpertUsage, Replacement
 from satchel.runtime.weights.packing import PackedWeight, Places
 from satchel.runtime.weights.residency import Over, PackedOn, Residency, StepWeights, Targets, WeightsOn
-from satchel.runtime.weights.weights import DeviceWeights, aligned, write_weight
+from satchel.runtime.weights.weights import DeviceWeights, write_experts
 
 STEP_BYTES = 32 << 20  # most bytes that are sent per step; a single expert may be larger
 
@@ -122,11 +122,8 @@ class ExpertCache(Over):
         layer = self.layout.layers[label]
         for name in layer.tensors:
             place, packed = self._places[layer.device][name + CACHED], self._packed.get(name + CACHED)
-            each = self.gguf.tensors[name].nbytes // layer.experts
-            raw = self.gguf.raw(name).reshape(-1).view(np.uint8)[each * expert : each * (expert + 1)]
-            at = place.offset + slot * (packed.size // packed.stack if packed else each)
-            one = replace(packed, stack=1) if packed else None
-            write_weight(self._buffers[layer.device], at, aligned(raw), one)
+            one = range(expert, expert + 1)
+            write_experts(self._buffers[layer.device], place, slot, self.gguf, name, one, packed)
 
     def steps(self, tokens: int, loaded: WeightsOn) -> StepWeights:
         return replace(self.inner.steps(tokens, loaded), picked=self.picked)
