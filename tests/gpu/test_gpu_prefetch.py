@@ -4,21 +4,19 @@ the values where the CPU keeps some of them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tiny_file
 from accuracy import nmse
 from gpu_models import gpu
+from kept_experts import keep_experts
 
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import Options
-from satchel.runtime.placement.prefetch import Prefetching
 from satchel.runtime.weights import prefetch
-from satchel.runtime.weights.prefetch import HostShare, PrefetchPlan, WeightPrefetcher
+from satchel.runtime.weights.prefetch import WeightPrefetcher
 
 __all__ = ["gpu"]
 IDS = [int(i) for i in np.random.default_rng(3).integers(3, 250, 64)]
@@ -59,14 +57,7 @@ def test_the_cpu_keeps_some_of_them(gpu: str, tmp_path: Path, monkeypatch: pytes
     )
     with Model.load(path, options, prefetch_weights="off") as model:
         expected = [model.logits(IDS[:n]) for n in sizes]
-    plan = Prefetching.plan
-
-    def shared(self: Prefetching, *given: Any) -> PrefetchPlan | None:
-        found = plan(self, *given)
-        shares = (HostShare(sizes[0], 0.6), HostShare(sizes[1], 0.3))
-        return found and replace(found, min_tokens=sizes[0], host_shares=shares)
-
-    monkeypatch.setattr(Prefetching, "plan", shared)
+    keep_experts(monkeypatch, (sizes[0], 0.6), (sizes[1], 0.3))
     with Model.load(path, options, prefetch_weights="on") as model:
         residency = model.engine.residency
         assert isinstance(residency, WeightPrefetcher) and residency.plan.host_shares

@@ -4,21 +4,20 @@ holds, or those that are sent for a long step while the CPU keeps the others.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny_file
 import tiny_grown
 from accuracy import nmse
+from kept_experts import keep_experts
 
 from satchel.runtime.api.model import Model
 from satchel.runtime.api.options import LoadKwargs
 from satchel.runtime.device.libraries import libraries
-from satchel.runtime.placement.prefetch import LEAST, Prefetching
+from satchel.runtime.placement.prefetch import LEAST
 from satchel.runtime.weights.expert_cache.cache import ExpertCache
-from satchel.runtime.weights.prefetch import HostShare, PrefetchPlan, WeightPrefetcher
+from satchel.runtime.weights.prefetch import WeightPrefetcher
 
 HAVE = {f.name for f in libraries() if not f.reason}
 pytestmark = pytest.mark.skipif(not {"cpu", "remote"} <= HAVE, reason="needs the cpu and the remote backend")
@@ -45,13 +44,7 @@ def test_a_mixture_is_the_same_with_experts_apart(
     with Model.load(path, expert_cache=2, prefetch_weights="off", **USUAL) as model:
         assert isinstance(model.engine.residency, ExpertCache)
         assert nmse(model.logits(IDS), wanted) < 1e-9
-    plan = Prefetching.plan
-
-    def shared(self: Prefetching, *given: Any) -> PrefetchPlan | None:
-        found = plan(self, *given)
-        return found and replace(found, host_shares=(HostShare(LEAST, 0.4),))
-
-    monkeypatch.setattr(Prefetching, "plan", shared)
+    keep_experts(monkeypatch, (LEAST, 0.4))
     with Model.load(path, expert_cache="off", prefetch_weights="on", **USUAL) as model:
         residency = model.engine.residency
         assert isinstance(residency, WeightPrefetcher) and residency.plan.host_shares

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_file
+from kept_experts import keep_experts
 
 from satchel.errors import DeviceError, RequestError
 from satchel.formats.gguf import open_gguf
@@ -42,7 +43,6 @@ from satchel.runtime.sampling import GREEDY
 from satchel.runtime.weights import prefetch
 from satchel.runtime.weights.prefetch import (
     SLOTS,
-    HostShare,
     PrefetchPlan,
     WeightPrefetcher,
     block_ranges,
@@ -253,13 +253,8 @@ def test_layers_of_the_device_lie_in_the_buffers_between_long_steps(
     """
     if device not in HAVE:
         pytest.skip(f"needs the backend {device}")
-    plan_of = Prefetching.plan
-
-    def shared(self: Prefetching, *given: Any) -> PrefetchPlan | None:
-        found = plan_of(self, *given)
-        return found and replace(found, host_shares=(HostShare(LEAST, share),) if share else ())
-
-    monkeypatch.setattr(Prefetching, "plan", shared)
+    if share:
+        keep_experts(monkeypatch, (LEAST, share))
     monkeypatch.setattr(candidates, "product", lambda states, residents: [(states[0], residents[1])])
     rules = ["blk.0.*_exps=cpu"] if kind == "experts" else [f"^output={device}", f"token_embd={device}"]
     options = Options(device=device, threads=1, override_tensor=rules, expert_cache="off", context=160)
@@ -524,17 +519,10 @@ def test_the_cpu_keeps_some_experts_of_what_is_sent(
     if device not in HAVE:
         pytest.skip(f"needs the backend {device}")
     sizes = (LEAST, 2 * LEAST) if device == "remote" else (LEAST // 2, LEAST)
-    shares = tuple(HostShare(n, share) for n, share in zip(sizes, (0.6, 0.3), strict=True))
     file = files["exact" if device == "remote" else "experts"]
     how = Options(device=device, cache_type="f32")
     with Model.load(file, how, prefetch_weights="off", **EXPERTS) as model:
         wanted = [model.logits(IDS[:n]) for n in sizes]
-    plan = Prefetching.plan
-
-    def shared(self: Prefetching, *given: Any) -> PrefetchPlan | None:
-        found = plan(self, *given)
-        return found and replace(found, min_tokens=sizes[0], host_shares=shares)
-
     sent: list[tuple[str, int, int]] = []
     fill = WeightPrefetcher._fill
 
@@ -542,7 +530,7 @@ def test_the_cpu_keeps_some_experts_of_what_is_sent(
         sent.append((label, first, end))
         fill(self, label, first, end, states)
 
-    monkeypatch.setattr(Prefetching, "plan", shared)
+    keep_experts(monkeypatch, (sizes[0], 0.6), (sizes[1], 0.3))
     monkeypatch.setattr(WeightPrefetcher, "_fill", noted)
     with Model.load(file, how, prefetch_weights="on", **EXPERTS) as model:
         prefetcher = model.engine.residency
@@ -574,14 +562,8 @@ def test_no_experts_are_kept_where_a_device_cannot_compute_with_a_part(
         part = any(s.op == "weight" and ".sent" in s.name for s in node.src)
         return "it is broken" if part and self.name == lacking else refusal(self, node, *bucket)
 
-    plan = Prefetching.plan
-
-    def shared(self: Prefetching, *given: Any) -> PrefetchPlan | None:
-        found = plan(self, *given)
-        return found and replace(found, host_shares=(HostShare(LEAST, 0.5),))
-
     monkeypatch.setattr(DeviceTarget, "refusal", refused)
-    monkeypatch.setattr(Prefetching, "plan", shared)
+    keep_experts(monkeypatch, (LEAST, 0.5))
     with Model.load(files["exact"], device="remote", prefetch_weights="on", **EXPERTS) as model:
         prefetcher = model.engine.residency
         assert isinstance(prefetcher, WeightPrefetcher)
