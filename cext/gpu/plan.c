@@ -162,12 +162,14 @@ static int reserve_host(hal_exec *e) {
     return code;
 }
 
-/* Raises a function's shared memory limit to the device's maximum: the limit is per function, and its launches differ. A launch
- * with 48 KiB needs no leave, a function's static variables included, which take STATIC_SHARED at most. */
+/* Raises a function's shared memory limit to the device's maximum, less what its static variables may take: the limit is per function, and
+ * its launches differ. A launch with 48 KiB needs no leave, these variables included, which take STATIC_SHARED at most. */
 static int allow_shared(hal_device *d, const gpu_launch *l) {
     enum { STATIC_SHARED = 20 << 10 };
+    const int most = d->traits.shared - STATIC_SHARED;
     if (l->grid.shared <= (48 << 10) - STATIC_SHARED || !d->api.allow ||
-        !d->api.allow(l->function, GPU_ALLOW_SHARED, d->traits.shared))
+        !d->api.allow(l->function, GPU_ALLOW_SHARED, d->traits.shared) ||
+        ((int)l->grid.shared <= most && !d->api.allow(l->function, GPU_ALLOW_SHARED, most)))
         return 0;
     return gpu_check(d, d->api.allow(l->function, GPU_ALLOW_SHARED, (int)l->grid.shared), "shared memory of a kernel");
 }
