@@ -14,6 +14,7 @@
  * others take heads of D numbers that see what is behind them, with plain scores. Where D is more than 256 (on other devices than Hopper, 128), warps share 16 keys and have as many of the columns each.
  */
 #include "attention_few.cuh"
+#include "columns_hand.cuh"
 
 /* Splits of what a token sees: first position, positions per split, number of splits. */
 struct cut {
@@ -152,6 +153,13 @@ static __device__ __forceinline__ float *output_row(const gpu_call &c, int d, in
     return (float *)(c.v[0].data + (uint64_t)token * c.v[0].stride) + head * d;
 }
 
+static __device__ __forceinline__ void write_output(const gpu_call &c, int d, int token, int head, int number,
+                                                    float x) {
+    output_row(c, d, token, head)[number] = x;
+    if (c.handed.at)
+        columns_hand_one(c, token, head * d + number, x);
+}
+
 /* Merges the warps' results to the group's, which overwrites warp 0's. */
 template <int RESULTS, int D>
 static __device__ __forceinline__ void merge_warps(const shared_results<D> &r, merge_room &room) {
@@ -177,7 +185,8 @@ static __device__ __forceinline__ void leave_result(const gpu_call &c, const sha
         if (used > 1)
             left_result(c, width, token, head, splits, blockIdx.z)[number] = mine[number];
         else if (number >= 2)
-            output_row(c, width, token, head)[number - 2] = mine[number] * share_of(mine[0], mine[1], sink_of(c, head));
+            write_output(c, width, token, head, number - 2,
+                         mine[number] * share_of(mine[0], mine[1], sink_of(c, head)));
     }
 }
 
@@ -209,8 +218,8 @@ static __device__ __noinline__ void join_last(const gpu_call &c, const token_run
                     return (const float *)left_result(c, width, token, h.first + head, gridDim.z, s);
                 },
                 [&](int head, int number, float sum, float most, float total) {
-                    output_row(c, width, token, h.first + head)[number] =
-                        sum * share_of(most, total, sink_of(c, h.first + head));
+                    write_output(c, width, token, h.first + head, number,
+                                 sum * share_of(most, total, sink_of(c, h.first + head)));
                 });
             __syncthreads(); /* the room is the next token's */
         }

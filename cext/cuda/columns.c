@@ -60,6 +60,31 @@ static void grid_convert(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->threads = CONVERT_THREADS;
 }
 
+/* A block of 64 rows is written by one team, so weights side by side must begin at whole blocks. */
+static int hands(const gpu_call *c) {
+    for (int i = 2; i < (c->mode & PRODUCT_GATED ? 2 : product_last(c, c->mode)); i++)
+        if (c->v[i].shape[0] % COLUMNS_ROWS)
+            return 0;
+    return HANDS_NORMED;
+}
+
+/* Of rows of whole chunks that begin at whole words, which the kernel before can write four elements at a time. */
+static uint64_t takes(const gpu_call *c, const gpu_traits *t, gpu_hand *h) {
+    const gpu_view *x = &c->v[1], *norm = &c->v[product_last(c, c->mode) + 1];
+    const int packed = (c->v[2].format & PACKED_FLAG) != 0;
+    if (x->shape[0] > (t->arch == HOPPER_ARCH && packed ? COLUMNS_HANDED : COLUMNS_BY_WARP))
+        return 0;
+    if (c->mode & PRODUCT_POST || x->shape[1] % CHUNK || (x->data | x->stride) % 16)
+        return 0;
+    h->order = packed ? HAND_PACKED : HAND_PLAIN;
+    if (!(c->mode & PRODUCT_NORM))
+        return columns_activations(x);
+    if (norm->data % 16)
+        return 0;
+    h->norm = norm->data;
+    return columns_activations(x) + 4 * (uint64_t)x->shape[0] * (uint64_t)columns_square_sums(x->shape[1]);
+}
+
 static void grid_multiply(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     columns_cut cut = columns_cut_of(c, t->units);
     g->groups[0] = (uint32_t)(cut.groups * cut.parts);
@@ -122,7 +147,9 @@ CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
      .check = name##_##kind,                                                                                           \
      .scratch = scratch,                                                                                               \
      .mode = mode_,                                                                                                    \
-     .launch = {{"columns_convert", grid_convert, COLUMNS_COPIED(8 << (kind))}, {kernel, grid_multiply, 1}}},
+     .launch = {{"columns_convert", grid_convert, COLUMNS_COPIED(8 << (kind))}, {kernel, grid_multiply, 1}},           \
+     .hands = 8 << (kind) <= COLUMNS_HANDED ? hands : 0,                                                               \
+     .takes = takes},
 #define ENTRIES(op, name, mode)                                                                                        \
     ENTRY(op, name##_dense, mode, 0, "columns_dense_8")                                                                \
     ENTRY(op, name##_dense, mode, 1, "columns_dense_16")                                                               \
@@ -391,14 +418,16 @@ WARP_CHECKS(posted, PRODUCT_NORM | PRODUCT_POST)
 WARP_CHECKS(posted_gated, PRODUCT_NORM | PRODUCT_POST | PRODUCT_GATED)
 WARP_CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
 
-#define WARP_ENTRY(op_, name, mode_, kind, kernel)                                                                     \
+#define WARP_ENTRY(op_, name, mode_, kind, kernel, hands_)                                                             \
     {.op = op_,                                                                                                        \
      .check = name##_warp_##kind,                                                                                      \
      .scratch = scratch_warp_##kind,                                                                                   \
      .mode = mode_,                                                                                                    \
      .launch = {{"columns_convert", grid_convert, 1}, {kernel, grid_warp_##kind, 1}},                                  \
      .able = name##_able_##kind,                                                                                       \
-     .counters = 4 * WARP_COUNTERS}
+     .counters = 4 * WARP_COUNTERS,                                                                                    \
+     .hands = (hands_) ? hands : 0,                                                                                    \
+     .takes = (hands_) ? takes : 0}
 #define INT8_ENTRY(op_, name, mode_)                                                                                   \
     {.op = op_,                                                                                                        \
      .check = name##_warp_int8,                                                                                        \
@@ -415,13 +444,16 @@ WARP_CHECKS(normed_gated, PRODUCT_NORM | PRODUCT_GATED)
      .launch = {{"columns_convert", grid_convert, 1}, {"columns_dense_warp_" #columns, grid_dense_warp, 1}},           \
      .counters = 4 * WARP_COUNTERS}
 #define WARP_ENTRIES(op, name, mode)                                                                                   \
-    WARP_ENTRY(op, name, mode, 8_0, "columns_chunk_8"), WARP_ENTRY(op, name, mode, 16_0, "columns_chunk_16"),          \
-        WARP_ENTRY(op, name, mode, 32_0, "columns_chunk_32"), WARP_ENTRY(op, name, mode, 64_0, "columns_chunk_64"),    \
-        WARP_ENTRY(op, name, mode, 8_1, "columns_warp_8_1"), WARP_ENTRY(op, name, mode, 16_1, "columns_warp_16_1"),    \
-        WARP_ENTRY(op, name, mode, 32_1, "columns_warp_32_1"), WARP_ENTRY(op, name, mode, 64_1, "columns_warp_64_1"),  \
-        WARP_ENTRY(op, name, mode, 64_2, "columns_warp_64_2"),                                                         \
-        WARP_ENTRY(op, name, mode, 128_1, "columns_shared_128"),                                                       \
-        WARP_ENTRY(op, name, mode, 256_1, "columns_shared_256"), INT8_ENTRY(op, name, mode),                           \
+    WARP_ENTRY(op, name, mode, 8_0, "columns_chunk_8", 1), WARP_ENTRY(op, name, mode, 16_0, "columns_chunk_16", 1),    \
+        WARP_ENTRY(op, name, mode, 32_0, "columns_chunk_32", 0),                                                       \
+        WARP_ENTRY(op, name, mode, 64_0, "columns_chunk_64", 0),                                                       \
+        WARP_ENTRY(op, name, mode, 8_1, "columns_warp_8_1", 0),                                                        \
+        WARP_ENTRY(op, name, mode, 16_1, "columns_warp_16_1", 0),                                                      \
+        WARP_ENTRY(op, name, mode, 32_1, "columns_warp_32_1", 0),                                                      \
+        WARP_ENTRY(op, name, mode, 64_1, "columns_warp_64_1", 0),                                                      \
+        WARP_ENTRY(op, name, mode, 64_2, "columns_warp_64_2", 0),                                                      \
+        WARP_ENTRY(op, name, mode, 128_1, "columns_shared_128", 0),                                                    \
+        WARP_ENTRY(op, name, mode, 256_1, "columns_shared_256", 0), INT8_ENTRY(op, name, mode),                        \
         WARP_DENSE_ENTRY(op, name, mode, 8), WARP_DENSE_ENTRY(op, name, mode, 16),                                     \
         WARP_DENSE_ENTRY(op, name, mode, 32), WARP_DENSE_ENTRY(op, name, mode, 64)
 

@@ -1,11 +1,11 @@
 /* columns.cu: matrix products of weights with few columns (5 to 128 tokens), in bf16 with float32 accumulators.
  *
- * columns_convert converts activations, or their norm, to bf16 in the layout that wgmma reads. In columns_N each warpgroup
- * dequantizes 64 rows to bf16 in registers, the A operand, and multiplies N columns that all warpgroups of the group share.
- * One warp loads weights (before the previous kernel ends), another activations, into two rings of stages. columns_dense_N
- * does the same with F16 and BF16 weights in the file's layout. The groups of a cluster split K; each then adds the partial
- * sums of some of the tokens, in order of the parts, through distributed shared memory. The order of a sum depends on the
- * matrices and N alone, not on the number of columns in use.
+ * columns_convert converts activations, or their norm, to bf16 in the layout that wgmma reads, unless the kernel before has left
+ * them so (columns_hand.cuh). In columns_N each warpgroup dequantizes 64 rows to bf16 in registers, the A operand, and multiplies N
+ * columns that all warpgroups of the group share. One warp loads weights (before the previous kernel ends), another activations,
+ * into two rings of stages. columns_dense_N does the same with F16 and BF16 weights in the file's layout. The groups of a cluster
+ * split K; each then adds the partial sums of some of the tokens, in order of the parts, through distributed shared memory. The
+ * order of a sum depends on the matrices and N alone, not on the number of columns in use.
  */
 #include "columns_convert.cuh"
 #include "columns_fetch.cuh"
@@ -179,7 +179,8 @@ static __device__ __forceinline__ void convert_whole(const gpu_call &c, char *me
 
 /* WHOLE: of up to 8 tokens; there is no columns_convert, each group converts its part itself. */
 template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline__ void columns(const gpu_call &c) {
-    constexpr bool COPIES = COLUMNS_COPIED(N);
+    constexpr bool COPIES = COLUMNS_COPIED(N), HANDS = N <= COLUMNS_HANDED && !WHOLE;
+    const bool copies = COPIES || (HANDS && c.taken); /* what the kernel before handed over is not read in bulk */
     extern __shared__ char shared[];
     char *memory = shared + ((1024 - (shared_address(shared) & 1023)) & 1023);
     const int teams = ((int)blockDim.x - COLUMNS_FETCHERS) / 128, warp = threadIdx.x / 32,
@@ -201,7 +202,7 @@ template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline
             barrier_init(weights.bars + 16 * i, DENSE ? 32 : 1),
                 barrier_init(weights.bars + 16 * i + 8, 4 * teams * RING_LANES);
         for (int i = 0; i < r.column_stages && !WHOLE; i++)
-            barrier_init(columns.bars + 16 * i, COPIES ? 32 : 1),
+            barrier_init(columns.bars + 16 * i, copies ? 32 : 1),
                 barrier_init(columns.bars + 16 * i + 8, 4 * teams * RING_LANES);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -213,10 +214,13 @@ template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline
     const int now = rows_now(c, c.v[0]);
     if (WHOLE && warp != 4 * teams)
         convert_whole(c, memory, from, to, teams, DENSE);
-    if (!WHOLE && COPIES && warp == 4 * teams + 1)
+    if (!WHOLE && copies && warp == 4 * teams + 1)
         copy_columns<N>(c, columns, from, to);
-    if (!WHOLE && !COPIES && warp == 4 * teams + 1 && threadIdx.x % 32 == 0)
+    if (!WHOLE && !copies && warp == 4 * teams + 1 && threadIdx.x % 32 == 0)
         fetch_columns(c, columns, from, to);
+    float *const factors = HANDS && columns_factored(c) ? (float *)(memory + r.factors) : nullptr;
+    if (factors && warp < 4 * teams)
+        columns_factors(c, now, warp, 4 * teams, factors);
     const auto run = [&](auto ring) {
         if (DENSE && warp < 4 * teams)
             multiply_dense<N>(c, weights, ring, where[warp / 4], teams, from, to, d);
@@ -233,7 +237,7 @@ template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline
     if (warp < 4 * teams)
         leave_sums<N>((float *)memory, stride, now, d);
     parts > 1 ? cluster_sync() : __syncthreads();
-    columns_finish(c, (const float *)memory, where, stride, teams, parts, rank, now);
+    columns_finish<HANDS>(c, (const float *)memory, where, stride, teams, parts, rank, now, 0, factors);
     if (parts > 1)
         cluster_sync(); /* others read this group's memory */
 }

@@ -19,6 +19,10 @@ enum { COLUMNS_SHARED = 222 << 10 };
  * may columns_convert be launched early. */
 #define COLUMNS_COPIED(tokens) ((tokens) <= COLUMNS_BY_WARP)
 
+/* Products of up to so many tokens take what the kernel before hands over, by ordinary copies too, though from 32 on these are slower than
+ * those in bulk: what the launch of a conversion costs is more, but not of 128 (measured). Without wgmma it is COLUMNS_BY_WARP. */
+enum { COLUMNS_HANDED = 64 };
+
 /* The kind of kernel for so many tokens; kind multiplies 8 << kind columns. */
 BOTH int columns_kind(int tokens) {
     int kind = 0;
@@ -44,9 +48,9 @@ BOTH int columns_bytes(const gpu_call *c) {
     return most;
 }
 
-/* Offsets in shared memory from a 1024-byte aligned address: activations first, which need the alignment. */
+/* Offsets in shared memory from a 1024-byte aligned address: activations first, which need the alignment. factors: by columns_factors. */
 typedef struct {
-    int weight_stages, column_stages, weight, weights, tables, bars, teams, bytes; /* weight: bytes of one stage */
+    int weight_stages, column_stages, weight, weights, tables, bars, teams, factors, bytes; /* weight: of one stage */
 } columns_room;
 
 BOTH columns_room columns_room_of(int tokens, int teams, int chunk_bytes) {
@@ -63,7 +67,8 @@ BOTH columns_room columns_room_of(int tokens, int teams, int chunk_bytes) {
     r.bars = r.tables + teams * 4 * COLUMNS_TABLE;
     sums = tokens * (teams * COLUMNS_ROWS + 4) * 4; /* sums reuse the stages' memory in the end */
     r.teams = r.bars + 256 > sums ? r.bars + 256 : sums;
-    r.bytes = r.teams + COLUMNS_TEAMS * 16 + 1024;
+    r.factors = r.teams + COLUMNS_TEAMS * 16;
+    r.bytes = r.factors + COLUMNS_HANDED * 4 + 1024;
     return r;
 }
 
@@ -80,7 +85,8 @@ BOTH columns_room columns_whole_room(int steps, int teams, int chunk_bytes) {
     r.tables = r.weights + r.weight_stages * r.weight;
     r.bars = r.tables + teams * 4 * COLUMNS_TABLE;
     r.teams = r.bars + 256 > sums ? r.bars + 256 : sums;
-    r.bytes = r.teams + COLUMNS_TEAMS * 16 + 1024;
+    r.factors = r.teams + COLUMNS_TEAMS * 16;
+    r.bytes = r.factors + COLUMNS_HANDED * 4 + 1024;
     return r;
 }
 
@@ -171,9 +177,22 @@ BOTH columns_cut columns_cut_of(const gpu_call *c, int units) {
     return best;
 }
 
-/* Bytes of the activations in scratch: [chunk][four steps of 64][tokens][128 bytes], as wgmma reads them. */
+/* Bytes of the activations in scratch: [chunk][four steps of 64][tokens][128 bytes], as wgmma reads them. x: their view. */
+BOTH uint64_t columns_activations(const gpu_view *x) {
+    return (uint64_t)packed_chunks(x) * 512 * (uint64_t)(8 << columns_kind(x->shape[0]));
+}
+
 BOTH uint64_t columns_scratch(const gpu_call *c) {
-    return (uint64_t)packed_chunks(&c->v[1]) * 512 * (uint64_t)(8 << columns_kind(c->v[0].shape[0]));
+    return columns_activations(&c->v[1]);
+}
+
+/* gpu_hand.order: for packed weights (columns_values.cuh), and for weights in the file's layout. */
+enum { HAND_PACKED, HAND_PLAIN };
+
+/* Of a row that a kernel hands over for a product with a norm: the sums of its squares, one for each block of 64 elements, which follow the
+ * activations as [tokens][blocks]. */
+BOTH int columns_square_sums(int width) {
+    return width / COLUMNS_ROWS;
 }
 
 #endif

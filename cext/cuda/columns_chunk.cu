@@ -12,10 +12,11 @@
 #include "hopper.h"
 #include "port.h"
 
-/* d += the group's chunks of K, of which the first stages - 1 of the weights were asked for. columns: the first chunk's. */
-template <class F, int N>
+/* d += the group's chunks of K, of which the first stages - 1 of the weights were asked for. columns: the first chunk's; meanwhile() runs
+ * while these come, before the warps meet. */
+template <class F, int N, class MEANWHILE>
 static __device__ __forceinline__ void chunk_walk(const warp_weights &weights, const chunk_room &r, char *shared,
-                                                  const char *columns, float (&d)[1][N / 2]) {
+                                                  const char *columns, float (&d)[1][N / 2], MEANWHILE meanwhile) {
     constexpr int COLUMN = N * CHUNK * 2, LEFT = F::BYTES % 512;
     const int lane = threadIdx.x % 32, count = weights.count, ahead = r.stages - 1;
     const char *from = weights.data + (int64_t)ahead * F::BYTES + 16 * lane;
@@ -32,6 +33,7 @@ static __device__ __forceinline__ void chunk_walk(const warp_weights &weights, c
         copies_close();
     };
     fetch_columns(0);
+    meanwhile();
     copies_wait<0>();
     __syncwarp();
     store_scales<F>(at, weights.table);
@@ -65,6 +67,8 @@ static __device__ __forceinline__ void chunk_walk(const warp_weights &weights, c
 template <int N> static __device__ __forceinline__ void columns_chunk(const gpu_call &c) {
     extern __shared__ __align__(128) char shared[];
     __shared__ team_rows where[2];
+    constexpr bool HANDS = N <= COLUMNS_BY_WARP;
+    __shared__ float factors[HANDS ? N : 1];
     const int warp = threadIdx.x / 32, chunks = packed_chunks(&c.v[1]), parts = gridDim.y;
     const int from = columns_part(chunks, blockIdx.y, parts),
               count = columns_part(chunks, blockIdx.y + 1, parts) - from;
@@ -76,7 +80,7 @@ template <int N> static __device__ __forceinline__ void columns_chunk(const gpu_
         where[threadIdx.x] = rows_of_team(c, blockIdx.x, threadIdx.x, 2);
     __syncthreads();
     const warp_weights weights = weights_of_warp(c, where[warp / 4], shared, r, from, count);
-    const char *const columns = (const char *)c.scratch + (int64_t)from * r.column;
+    const char *const columns = activations_of(c) + (int64_t)from * r.column;
     for (int k = 0; k < r.stages - 1; k++)
         weights.fetch(k, r.stages);
     wait_before();
@@ -89,15 +93,19 @@ template <int N> static __device__ __forceinline__ void columns_chunk(const gpu_
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         d[0][i] = 0.0f;
+    const auto meanwhile = [&] {
+        if (HANDS && columns_factored(c))
+            columns_factors(c, now, warp, WARP_WARPS, factors);
+    };
     switch (weights.format) {
 #define CHUNK_WALK_OF(f)                                                                                               \
     case tile_##f::FORMAT:                                                                                             \
-        chunk_walk<tile_##f, N>(weights, r, shared, columns, d);                                                       \
+        chunk_walk<tile_##f, N>(weights, r, shared, columns, d, meanwhile);                                            \
         break;
         TILE_FORMATS(CHUNK_WALK_OF)
     }
     copies_wait<0>();
-    columns_end<N>(c, shared, where, now, d[0]);
+    columns_end<N, HANDS>(c, shared, where, now, d[0], HANDS && columns_factored(c) ? factors : nullptr);
 }
 
 #define COLUMNS_CHUNK(N)                                                                                               \

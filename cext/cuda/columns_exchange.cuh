@@ -59,10 +59,10 @@ static __device__ __forceinline__ bool columns_exchange(const gpu_call &c, int g
 }
 
 /* The end of a group of 128 rows, 16 for each of its eight warps, and up to N columns, of which there are `now`: adds the sums d of all
- * parts of K and writes the output. shared: memory of the group, which nothing fills any more. */
-template <int N>
+ * parts of K and writes the output. shared: memory of the group, which nothing fills any more; factors and HANDS: of columns_finish(). */
+template <int N, bool HANDS = false>
 static __device__ __forceinline__ void columns_end(const gpu_call &c, char *shared, const team_rows *where, int now,
-                                                   float (&d)[N / 2]) {
+                                                   float (&d)[N / 2], const float *factors = nullptr) {
     constexpr int stride = WARP_WARPS * TILE_ROWS + 4;
     const int lane = threadIdx.x % 32;
     float *to = (float *)shared + threadIdx.x / 32 * TILE_ROWS + lane / 4;
@@ -73,7 +73,7 @@ static __device__ __forceinline__ void columns_end(const gpu_call &c, char *shar
     for (int i = 0; i < N / 2; i++)
         to[(i / 4 * 8 + lane % 4 * 2 + i % 2) * stride + i % 4 / 2 * 8] = d[i];
     __syncthreads();
-    columns_finish(c, (const float *)shared, where, stride, 2, 1, 0, now);
+    columns_finish<HANDS>(c, (const float *)shared, where, stride, 2, 1, 0, now, 0, factors);
 }
 
 #endif

@@ -4,8 +4,8 @@
 #ifndef SATCHEL_CUDA_COLUMNS_FETCH_CUH
 #define SATCHEL_CUDA_COLUMNS_FETCH_CUH
 
+#include "columns_hand.cuh"
 #include "columns_rows.cuh"
-#include "hopper.h"
 #include "tile.cuh"
 
 /* Stages of a ring, each with a barrier for "full" and one for "empty". */
@@ -146,7 +146,7 @@ static __device__ __forceinline__ void fetch_columns(const gpu_call &c, columns_
 template <int N>
 static __device__ __forceinline__ void copy_columns(const gpu_call &c, columns_ring ring, int from, int to) {
     const int own = threadIdx.x % 32 * 16;
-    const char *data = (const char *)c.scratch + (int64_t)from * 4 * ring.bytes + own;
+    const char *data = activations_of(c) + (int64_t)from * 4 * ring.bytes + own;
     for (int k = 4 * from; k < 4 * to; k++, data += N * 128, ring.next()) {
         const uint32_t place = ring.here() + own;
         barrier_wait(ring.empty(), ring.phase ^ 1);

@@ -4,6 +4,7 @@
 #ifndef SATCHEL_CUDA_COLUMNS_SUMS_CUH
 #define SATCHEL_CUDA_COLUMNS_SUMS_CUH
 
+#include "columns_hand.cuh"
 #include "columns_rows.cuh"
 #include "geglu.cuh"
 
@@ -67,10 +68,13 @@ static __device__ __forceinline__ float gated_by(float gate, float up) {
     return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
-/* Writes this group's tokens, every parts-th one. A thread writes four rows of a token. first: the token that the sums' first is. */
+/* Writes this group's tokens, every parts-th one. A thread writes four rows of a token. first: the token that the sums' first is; factors:
+ * of each token, by columns_factors, or nullptr. HANDS: whether the kernel takes and hands over activations; the code for it costs the others
+ * 1 % of a step. */
+template <bool HANDS = false>
 static __device__ __forceinline__ void columns_finish(const gpu_call &c, const float *sums, const team_rows *where,
                                                       int stride, int teams, uint32_t parts, uint32_t rank, int columns,
-                                                      int first = 0) {
+                                                      int first = 0, const float *factors = nullptr) {
     const bool gated = c.mode & PRODUCT_GATED, whole = (c.v[0].data | c.v[0].stride) % 16 == 0;
     const int rows = gated ? teams * (COLUMNS_ROWS / 2) : teams * COLUMNS_ROWS, shift = __ffs(rows / 4) - 1;
     for (int i = threadIdx.x;; i += blockDim.x) {
@@ -91,16 +95,20 @@ static __device__ __forceinline__ void columns_finish(const gpu_call &c, const f
                 more[e] = e < left ? from[e] : 0.0f;
         }
         const float4 y = added(sums, stride, token, row, parts);
-        v[0] = y.x, v[1] = y.y, v[2] = y.z, v[3] = y.w;
+        const float factor = HANDS && factors ? factors[token] : 1.0f;
+        v[0] = y.x * factor, v[1] = y.y * factor, v[2] = y.z * factor, v[3] = y.w * factor;
         if (gated) {
             const float4 up = added(sums, stride, token, row + rows, parts);
-            const float ups[4] = {up.x, up.y, up.z, up.w};
+            const float ups[4] = {up.x * factor, up.y * factor, up.z * factor, up.w * factor};
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 v[e] = c.mode & PRODUCT_GELU ? geglu_of(c, v[e], ups[e]) : gated_by(v[e], ups[e]);
         }
         if (whole && left >= 4 && at % 4 == 0) {
-            *(float4 *)out = make_float4(v[0] + more[0], v[1] + more[1], v[2] + more[2], v[3] + more[3]);
+            const float4 all = make_float4(v[0] + more[0], v[1] + more[1], v[2] + more[2], v[3] + more[3]);
+            *(float4 *)out = all;
+            if (HANDS && c.handed.at)
+                columns_hand(c, first + token, at, all);
             continue;
         }
 #pragma unroll

@@ -29,6 +29,8 @@ typedef struct {
 } gpu_grid;
 
 enum { GPU_LAUNCHES = 3, GPU_CONFIGS = 8 };
+/* What gpu_kernel.hands gives: a result as it is, or multiplied with a norm's weights too, with the sums of its squares. */
+enum { HANDS_PLAIN = 1, HANDS_NORMED };
 
 typedef struct {
     const char *op; /* as hal.h names it */
@@ -50,6 +52,11 @@ typedef struct {
     uint8_t
         configs[GPU_CONFIGS]; /* values of gpu_call.config, besides 0, that a kernel override may name; ended by 0 */
     uint32_t counters;        /* bytes that gpu_call.counters has */
+    /* NULL, or whether the call's last kernel writes what gpu_call.handed asks for: HANDS_PLAIN, HANDS_NORMED; 0: it does not. */
+    int (*hands)(const gpu_call *);
+    /* NULL, or: the first launch converts the activations, and is left out where the step before can hand them over converted. Gives
+     * their bytes, and fills in the rest of what that step's call is told; 0: this call cannot take them. */
+    uint64_t (*takes)(const gpu_call *, const gpu_traits *, gpu_hand *);
 } gpu_kernel;
 
 /* A weight format with a packed layout on the device. `kernel` reads the file's bytes of `rows` rows from v[1].data and writes

@@ -15,6 +15,7 @@
 
 enum { EARLY_ARCH = 90 /* CUDA: has programmatic dependent launch */ };
 enum { LIBRARY_LAUNCHES = 3 };
+enum { HAND_ALIGN = 1024 /* bytes; for activations that are handed over */ };
 enum { PUSH_LEAST = 256 /* rows from which a product begins the all-reduce of its result */ };
 enum { MAX_STEPS = 1 << 20, OP_NAME = sizeof((hal_op *)0)->name };
 
@@ -184,7 +185,7 @@ static int is_portable(const gpu_kernel *k) {
 static int add_launches(hal_exec *e, const gpu_kernel *k, const gpu_function *found, int call) {
     hal_device *d = e->device;
     int code;
-    for (int i = 0; i < GPU_LAUNCHES && k->launch[i].kernel; i++) {
+    for (int i = e->calls[call].taken != 0; i < GPU_LAUNCHES && k->launch[i].kernel; i++) {
         gpu_launch *l = e->launches + e->n_launches++;
         *l = (gpu_launch){.function = found[i], .call = (uint32_t)call, .grid.groups = {1, 1, 1}};
         l->early = (k->launch[i].early && d->traits.arch >= EARLY_ARCH) || (d->waits && is_portable(k));
@@ -203,6 +204,24 @@ static int give_counters(hal_exec *e, uint32_t bytes) {
         code = gpu_check(d, d->api.fill(e->counters, 0, bytes, d->main), "clearing counters");
     for (int i = 0; i < e->n_calls; i++)
         e->calls[i].counters = e->counters;
+    return code;
+}
+
+/* Gives every call its scratch, and what steps hand over (calls whose `taken` is not 0) `hand` bytes behind it: in two places in turn, for
+ * a step may take what the one before left, and leave some itself. */
+static int give_scratch(hal_exec *e, uint64_t scratch, uint64_t hand) {
+    int code = 0;
+    scratch = (scratch + HAND_ALIGN - 1) / HAND_ALIGN * HAND_ALIGN;
+    hand = (hand + HAND_ALIGN - 1) / HAND_ALIGN * HAND_ALIGN;
+    if (scratch + hand)
+        code = gpu_scratch_take(e->device, scratch + 2 * hand, &e->scratch);
+    for (int i = 0; !code && i < e->n_calls; i++) {
+        e->calls[i].scratch = e->scratch ? e->scratch->at : 0;
+        if (!e->calls[i].taken)
+            continue;
+        e->calls[i].taken = e->scratch->at + scratch + i % 2 * hand;
+        e->calls[i - 1].handed.at = e->calls[i].taken;
+    }
     return code;
 }
 
@@ -262,6 +281,30 @@ static uint32_t push_columns(const hal_exec *e, const hal_plan *plan, const gpu_
                : 0;
 }
 
+/* The numbers of a row. */
+static int64_t row_numbers(const gpu_view *v) {
+    return (int64_t)v->shape[1] * v->shape[2] * v->shape[3];
+}
+
+/* Bytes of step i's activations if the step before, whose kernel is `before`, hands them over converted: it is told in its call. 0: it
+ * does not. Never of deterministic plans, in which a row's bits may not depend on how many rows a step has. */
+static uint64_t hand_over(const hal_exec *e, const gpu_kernel *before, const gpu_kernel *k, int i) {
+    gpu_call *from = e->calls + i - 1;
+    gpu_hand hand = {0};
+    const int hands = before && before->hands ? before->hands(from) : 0;
+    uint64_t bytes;
+    const gpu_view *y = &from->v[0], *x = &e->calls[i].v[1];
+    if (!hands || !k->takes || e->device->traits.flags & HAL_DETERMINISTIC || y->data != x->data ||
+        y->stride != x->stride || y->shape[0] != x->shape[0] || y->count != x->count ||
+        row_numbers(y) != row_numbers(x))
+        return 0;
+    bytes = k->takes(e->calls + i, &e->device->traits, &hand);
+    if (hand.norm && hands < HANDS_NORMED)
+        return 0;
+    from->handed = hand;
+    return bytes;
+}
+
 /* Lets the product of step i, whose launches were added last, push its tiles to the next collective. */
 static int begin_sum(hal_exec *e, const gpu_kernel *k, int i) {
     gpu_launch *l = e->launches + e->n_launches - 1;
@@ -312,14 +355,18 @@ static int add_step(hal_exec *e, const hal_plan *plan, const gpu_member *member,
     return begin_sum(e, k, i);
 }
 
-static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const gpu_member *member,
-                 hal_exec *e) {
-    uint64_t scratch = 0;
-    gpu_address fault_at = 0;
-    uint32_t counters = 0, pushed = 0;
-    int code = gpu_check_overrides(d, plan);
-    if (!code)
-        code = resolve_all(d, plan, buffers, e);
+/* What a plan's calls need besides their views, in bytes; hand: of the largest activations that a step hands over. */
+typedef struct {
+    uint64_t scratch, hand;
+    uint32_t counters;
+} call_needs;
+
+/* Selects each step's kernel and adds its launches. */
+static int add_steps(hal_exec *e, const hal_plan *plan, const gpu_member *member, call_needs *needs) {
+    hal_device *d = e->device;
+    const gpu_kernel *before = NULL; /* of the step before */
+    uint32_t pushed = 0;
+    int code = 0;
     for (int i = 0; !code && i < (int)plan->n_steps; i++) {
         gpu_function found[GPU_LAUNCHES];
         const gpu_kernel *k = NULL;
@@ -330,7 +377,8 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
         c->counts = e->block->at;
         if (asked && asked->kernel) {
             code = gpu_custom_launch(d, asked, (uint32_t)i, e->launches + e->n_launches++);
-            scratch = asked->scratch > scratch ? asked->scratch : scratch;
+            needs->scratch = asked->scratch > needs->scratch ? asked->scratch : needs->scratch;
+            before = NULL;
             continue;
         }
         if (gpu_is_collective(e->ops[i]) && !member->group)
@@ -344,26 +392,38 @@ static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers
             return HAL_E_UNSUPPORTED;
         }
         c->mode = k->mode;
-        c->counts = e->block->at;
         if (asked)
             gpu_is_named(k, c, asked, &c->config);
-        if (k->scratch && k->scratch(c, &d->traits) > scratch)
-            scratch = k->scratch(c, &d->traits);
-        counters = k->counters > counters ? k->counters : counters;
+        if (k->scratch && k->scratch(c, &d->traits) > needs->scratch)
+            needs->scratch = k->scratch(c, &d->traits);
+        needs->counters = k->counters > needs->counters ? k->counters : needs->counters;
+        if ((c->taken = hand_over(e, before, k, i)) > needs->hand)
+            needs->hand = c->taken;
         code = add_step(e, plan, member, k, found, i, &pushed);
+        before = k;
     }
+    return code;
+}
+
+static int build(hal_device *d, const hal_plan *plan, hal_buffer *const *buffers, const gpu_member *member,
+                 hal_exec *e) {
+    call_needs needs = {0};
+    gpu_address fault_at = 0;
+    int code = gpu_check_overrides(d, plan);
+    if (!code)
+        code = resolve_all(d, plan, buffers, e);
+    if (!code)
+        code = add_steps(e, plan, member, &needs);
     if (!code)
         code = reserve_host(e);
-    if (!code && scratch)
-        code = gpu_scratch_take(d, scratch, &e->scratch);
+    if (!code)
+        code = give_scratch(e, needs.scratch, needs.hand);
     if (!code)
         code = d->api.seen ? gpu_check(d, d->api.seen(&fault_at, e->fault), "host memory that the device sees") : 0;
-    for (int i = 0; !code && i < e->n_calls; i++) {
+    for (int i = 0; !code && i < e->n_calls; i++)
         e->calls[i].fault = fault_at ? fault_at : (uint64_t)(uintptr_t)e->fault;
-        e->calls[i].scratch = e->scratch ? e->scratch->at : 0;
-    }
-    if (!code && counters)
-        code = give_counters(e, counters);
+    if (!code && needs.counters)
+        code = give_counters(e, needs.counters);
     for (uint32_t i = 0; !code && i < plan->n_buffers; i++)
         if (buffers[i]->mirror)
             e->outs[e->n_outs++] = buffers[i];

@@ -22,6 +22,14 @@ typedef struct {
     uint32_t format;  /* GGUF's type number, with HAL_PACKED for a packed weight */
 } gpu_view;
 
+/* Where a kernel leaves its result as the activations of the product behind it too. */
+typedef struct {
+    uint64_t at;    /* device address; 0: nowhere */
+    uint64_t norm;  /* device address of the weights of that product's norm, which multiply them; 0: it has none */
+    uint32_t order; /* of the elements, as the product's kernel reads them */
+    uint32_t unused;
+} gpu_hand;
+
 typedef struct {
     uint64_t counts;  /* device address of the step block's int32 counts */
     uint64_t fault;   /* device address of a uint32: 0, or 1 + the step that met an index out of range */
@@ -34,6 +42,8 @@ typedef struct {
     uint64_t counters;      /* device address of gpu_kernel.counters zero bytes, which the kernel leaves zero */
     uint64_t arg[GPU_ARGS]; /* the op's argument struct */
     gpu_view v[GPU_VIEWS];  /* the output, then the inputs */
+    gpu_hand handed;        /* of gpu_kernel.hands */
+    uint64_t taken;         /* device address of what the step before handed to this one; 0: nothing */
 } gpu_call;
 
 #endif

@@ -14,7 +14,7 @@ from satchel.runtime.kernels.native import compile_c, compiled_folder
 from satchel.runtime.kernels.nvrtc import compile_cuda
 from satchel.runtime.kernels.registry import PTX, Kernel
 
-CALL_BYTES = 648  # sizeof(gpu_call) of call.h
+CALL_BYTES = 680  # sizeof(gpu_call) of call.h
 NATIVE = {"emulated": ("-DPORT_EMULATED",), "cpu": ()}  # compiler options of backends on this CPU
 
 

@@ -159,16 +159,16 @@ def test_what_cannot_be_compiled_or_launched_says_why(device: Device, register: 
             norm(device)
 
 
-PTX = ".visible .entry my_norm(\n .param .align 8 .b8 my_norm_param_0[648]\n)\n{ ret; }"
+PTX = ".visible .entry my_norm(\n .param .align 8 .b8 my_norm_param_0[680]\n)\n{ ret; }"
 
 
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
         (PTX, ""),
-        (PTX.replace("648", "600"), r"its PTX takes .*\[600\]\), not a gpu_call of 648 bytes"),
+        (PTX.replace("680", "600"), r"its PTX takes .*\[600\]\), not a gpu_call of 680 bytes"),
         (PTX.replace(")", ", .param .u64 more)"), "not a gpu_call"),
-        (PTX.replace(".param .align 8 .b8 my_norm_param_0[648]", ""), "not a gpu_call"),
+        (PTX.replace(".param .align 8 .b8 my_norm_param_0[680]", ""), "not a gpu_call"),
         (PTX.replace("my_norm(", "your_norm("), "has no .entry of this name"),
         ("", "has no .entry of this name"),
     ],
