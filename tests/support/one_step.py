@@ -146,14 +146,7 @@ def run_all(
     segment, data = plan_of(op, case, pad)
     segment = pack_inputs(device, case, segment, packed)
     buffers = [device.alloc(b.size, b.usage) for b in segment.buffers]
-    for i, (buffer, raw) in enumerate(zip(buffers, data, strict=True)):
-        if i - 1 in packed:
-            array, format = case.inputs[i - 1]
-            buffer.pack(
-                0, FORMATS[format].id, matrices(array, format), np.ascontiguousarray(array).view(np.uint8)
-            )
-        else:
-            buffer.write(0, raw)
+    write_all(buffers, data, case, packed)
     program = device.compile(segment, buffers, [KernelOverride(0, kernel)] if kernel else None)
     block = cext.ffi.new("uint8_t[]", 32)
     program.run(block, 32)
@@ -164,7 +157,7 @@ def run_all(
         which += [i + 1 for i in range(len(case.inputs))[OPS[op].cache]]
         written += case.inputs[OPS[op].cache]
     found = [
-        _read(buffers[int(view["buffer"])], int(view["stride"]), case, *one)
+        read_rows(buffers[int(view["buffer"])], int(view["stride"]), case, *one)
         for view, one in zip(segment.view_table[which], written, strict=True)
     ]
     for child in (program, *buffers):
@@ -172,7 +165,21 @@ def run_all(
     return found
 
 
-def _read(buffer: Buffer, stride: int, case: Case, array: Array | None, format: str) -> Array:
+def write_all(
+    buffers: Sequence[Buffer], data: Sequence[bytearray], case: Case, packed: Sequence[int]
+) -> None:
+    """Writes the buffers of a plan of one step, from the step block's on, with these inputs packed."""
+    for i, (buffer, raw) in enumerate(zip(buffers, data, strict=True)):
+        if i - 1 in packed:
+            array, format = case.inputs[i - 1]
+            buffer.pack(
+                0, FORMATS[format].id, matrices(array, format), np.ascontiguousarray(array).view(np.uint8)
+            )
+        else:
+            buffer.write(0, raw)
+
+
+def read_rows(buffer: Buffer, stride: int, case: Case, array: Array | None, format: str) -> Array:
     """A buffer's rows in the shape of this array, or of the case's result."""
     raw = np.zeros(buffer.size, np.uint8)
     buffer.read_into(0, raw)
