@@ -1,12 +1,14 @@
-/* small.c: kernel tables of small.cu and attention_heads.cu. */
+/* small.c: kernel tables of small.cu, rope_rows.cu and attention_heads.cu. */
 #include <string.h>
 
 #include "check.h"
 #include "family.h"
 #include "heads.h"
+#include "rope_rows.h"
 #include "small.h"
 #include "tables.h"
 
+enum { FP8 = 1008, Q8_0 = 8, Q4_0 = 2, F16 = 1, BF16 = 30 /* formats of a cache */ };
 enum { NORM_MOST = 4 * NORM_PARTS * NORM_THREADS, NORM_LINEAR_TOKENS = 16, NORM_LINEAR_BYTES = 48 << 10 };
 
 static int whole(const gpu_view *v) {
@@ -78,18 +80,41 @@ const gpu_kernel cuda_small_kernels[] = {
     {0},
 };
 
+/* --- RoPE and cache writes of many tokens, see rope_rows.cu */
+
+static int in_elements(uint32_t format) {
+    return format == F32 || format == F16 || format == BF16 || format == FP8;
+}
+
+static const char *check_rope_rows(const gpu_call *c, const gpu_traits *t) {
+    const int32_t d = c->v[1].shape[2];
+    (void)t;
+    if (c->v[1].shape[0] < ROPE_LEAST)
+        return "it is made for more tokens";
+    if (d < RUN || d > ROPE_HEAD || (d & (d - 1)) || c->v[7].shape[1] % RUN || c->v[2].shape[3] != d ||
+        c->v[3].shape[3] != d)
+        return "heads must have 8, 16, 32 ... 256 numbers, of which a multiple of 8 is rotated";
+    if (!in_elements(c->v[2].format) || !in_elements(c->v[3].format))
+        return "the cache must be in F32, F16, BF16 or FP8";
+    for (uint32_t i = 0; i <= c->n_in; i++) /* not of slots, positions and the table; biases and norms have one row */
+        if (i < 4 || (i > 6 && i < 10) ? !whole(c->v + i) : i >= 10 && c->v[i].data % 16)
+            return "rows must begin at whole groups of four numbers";
+    return 0;
+}
+
+static void grid_rope_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)t;
+    *g = grid_of(c->v[1].shape[0], 1, 1, ROPE_THREADS, 0);
+}
+
+const gpu_kernel cuda_rope_kernels[] = {
+    {.op = "rope_qkv_write", .check = check_rope_rows, .launch = {{"rope_qkv_rows", grid_rope_rows, 1}}},
+    {0},
+};
+
 /* --- attention of a layer for one token, see attention_heads.cu */
 
-enum {
-    FP8 = 1008,
-    Q8_0 = 8,
-    Q4_0 = 2,
-    F16 = 1,
-    BF16 = 30,
-    LEAST_BLOCK = 16,
-    COUNTERS = 256,
-    HEADS_BYTES = 4 * COUNTERS
-};
+enum { LEAST_BLOCK = 16, COUNTERS = 256, HEADS_BYTES = 4 * COUNTERS };
 
 static int cached(uint32_t format) {
     return format == F16 || format == BF16 || format == FP8 || format == Q8_0 || format == Q4_0;

@@ -5,8 +5,9 @@
 #include "kernel.h"
 
 extern const gpu_kernel cuda_deterministic_products[], cuda_fp8_kernels[], cuda_prompt_kernels[], cuda_products[],
-    cuda_column_kernels[], cuda_warp_kernels[], cuda_heads_kernels[], cuda_latent_kernels[], cuda_group_kernels[],
-    cuda_fixed_column_kernels[], cuda_fixed_prompt_kernels[], cuda_fixed_attention_kernels[], cuda_state_kernels[];
+    cuda_column_kernels[], cuda_warp_kernels[], cuda_heads_kernels[], cuda_rope_kernels[], cuda_latent_kernels[],
+    cuda_group_kernels[], cuda_fixed_column_kernels[], cuda_fixed_prompt_kernels[], cuda_fixed_attention_kernels[],
+    cuda_state_kernels[];
 extern const gpu_kernel cuda_small_kernels[], cuda_expert_kernels[], cuda_expert_step_kernels[], gpu_portable_kernels[];
 extern const gpu_packing cuda_packings[];
 extern const gpu_kernel cuda_deterministic_expert_kernels[];

@@ -5,31 +5,9 @@
 #ifndef SATCHEL_KV_K_H
 #define SATCHEL_KV_K_H
 
-#include "kv_rows.k.h"
+#include "kv_place.k.h"
 #include "modes.h"
 #include "rope.k.h"
-
-/* Block table[slot[t]][pos[t] / block] of token t; -1 if an index is out of range. */
-FN int kv_block_of(CONSTANT gpu_view *cache, CONSTANT gpu_view *slots, int t) {
-    CONSTANT gpu_view *table = slots + 2;
-    int slot = i32_at(slots, t), pos = i32_at(slots + 1, t), size = cache->shape[2];
-    return inside(slot, table->shape[0]) && pos >= 0 && pos / size < table->shape[1]
-               ? ROW(const int32_t, table, slot)[pos / size]
-               : -1;
-}
-
-/* Address of head `head` of token t in a block of the cache; NULL if there is no such block. */
-FN DEVICE char *kv_in_block(CONSTANT gpu_view *cache, CONSTANT gpu_view *slots, int t, int head, int block) {
-    int pos = i32_at(slots + 1, t), size = cache->shape[2];
-    if (!inside(block, cache->shape[0]))
-        return NULL;
-    return ROW(char, cache, block) + kv_bytes(cache->format, cache->shape[3]) * ((int64_t)head * size + pos % size);
-}
-
-/* Address of head `head` of token t in its block; NULL if an index is out of range. */
-FN DEVICE char *kv_place(CONSTANT gpu_view *cache, CONSTANT gpu_view *slots, int t, int head) {
-    return kv_in_block(cache, slots, t, head, kv_block_of(cache, slots, t));
-}
 
 /* Writes a head to the cache, after RoPE of its first n_rot elements (0: none). */
 FN void kv_encode(self m, CONSTANT gpu_view *cache, DEVICE char *to, rope_head h, DEVICE const float *cos_sin,
