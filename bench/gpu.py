@@ -3,7 +3,8 @@
     python bench/gpu.py MODEL.gguf... [--device cuda] [--llama-bench PATH] [--llama-batched-bench PATH]
                         [--pp 512,4096] [--tg 128] [--depths 0,4096,16384] [--batches 1,4,16,64,128]
                         [--service 64,128] [--http 128]
-                        [--repeats 5] [--step 0] [--capability 8.0] [--markdown FILE] [--json FILE]
+                        [--repeats 5] [--step 0] [--precision exact] [--capability 8.0]
+                        [--markdown FILE] [--json FILE]
 
 Each runtime is a process of its own, one after another, on the same files. Random weights in a known model's
 shape (bench/make_shape.py) serve as well as real ones. A second table has many streams through Satchel's
@@ -51,6 +52,7 @@ class Runtimes:
     batched: str  # path of llama-batched-bench; "": not measured
     repeats: int
     step: int  # the largest step in tokens; 0: Satchel's default
+    precision: str  # Satchel's
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def reason_of(stderr: str) -> str:
 
 def ours(model: Path, runtimes: Runtimes, *words: str) -> Any:
     own = f"-m satchel bench -dev {runtimes.device} -o json -r {runtimes.repeats}"
-    step = f"-b {runtimes.step} -ub {runtimes.step} -m"
+    step = f"--precision {runtimes.precision} -b {runtimes.step} -ub {runtimes.step} -m"
     command = [sys.executable, *own.split(), *step.split(), str(model), *words]
     return answer_of(command, f"satchel on {model.name}")
 
@@ -206,13 +208,16 @@ def main() -> None:
     parser.add_argument("--http", type=numbers, default=[128])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--step", type=int, default=0)
+    parser.add_argument("--precision", default="exact", choices=("exact", "fast"), help="of Satchel")
     parser.add_argument("--capability", default="", metavar="8.0")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     if asked.capability:
         os.environ["SATCHEL_CUDA_CAPABILITY"] = asked.capability  # children inherit it
-    runtimes = Runtimes(asked.device, asked.llama_bench, asked.llama_batched_bench, asked.repeats, asked.step)
+    runtimes = Runtimes(
+        asked.device, asked.llama_bench, asked.llama_batched_bench, asked.repeats, asked.step, asked.precision
+    )
     head = [heading(runtimes), "", "| model | test | satchel | llama.cpp | ratio |", "|---|---|--:|--:|--:|"]
     print("\n".join(head), flush=True)
     found: list[Speed] = []

@@ -7,6 +7,7 @@
  */
 #include "../../cext/cuda/wide.cu"
 #include "../../cext/cuda/wide_tiles.cu"
+#include "../../cext/cuda/wide_tiles_fp8.cu"
 #include "cases.cuh"
 
 /* What the host needs of a format. */
@@ -167,7 +168,7 @@ struct product_case {
         call.mode = mode;
         OK(cudaMemcpyAsync(counts.at, &tokens, 4, cudaMemcpyHostToDevice, stream));
         call.counts = (uint64_t)counts.at, call.fault = (uint64_t)fault.at;
-        held.push_back(new memory(tiles_scratch(&call)));
+        held.push_back(new memory(tiles_scratch(&call) + tiles_scratch_fp8(&call)));
         call.scratch = (uint64_t)held.back()->at;
     }
     ~product_case() {
@@ -175,37 +176,60 @@ struct product_case {
         for (memory *m : held)
             delete m;
     }
-    void tiles() {
-        launch((const void *)wide_tiles, {dim3(132 * 5), 256, 0, false}, call);
+    void tiles(bool fp8 = false) {
+        fp8 ? launch((const void *)wide_tiles_fp8, {dim3(132 * 3), 256, 0, false}, call)
+            : launch((const void *)wide_tiles, {dim3(132 * 5), 256, 0, false}, call);
     }
-    void multiply(bool wide) {
-        const void *kernels[2][3] = {
+    void multiply(bool wide, bool fp8 = false) {
+        const void *kernels[4][3] = {
             {(const void *)linear_narrow, (const void *)linear_add_narrow, (const void *)linear_swiglu_narrow},
-            {(const void *)linear_wide, (const void *)linear_add_wide, (const void *)linear_swiglu_wide}};
-        const int shared = tiles_shared(wide ? 256 : 128);
-        allow(kernels[wide][mode], shared);
-        launch(kernels[wide][mode], {dim3(132), 384, shared, false}, call);
+            {(const void *)linear_wide, (const void *)linear_add_wide, (const void *)linear_swiglu_wide},
+            {(const void *)linear_narrow_fp8, (const void *)linear_add_narrow_fp8,
+             (const void *)linear_swiglu_narrow_fp8},
+            {(const void *)linear_wide_fp8, (const void *)linear_add_wide_fp8, (const void *)linear_swiglu_wide_fp8}};
+        const void *kernel = kernels[2 * fp8 + wide][mode];
+        const int shared = tiles_shared(wide ? 256 : 128, mode);
+        allow(kernel, shared);
+        launch(kernel, {dim3(132), 384, shared, false}, call);
+    }
+    /* Errors against the products of numbers that are not rounded, or are rounded to bf16. */
+    void compare(const char *what, bool rounded, double bound) {
+        memory sums(24, 0);
+        std::vector<double> s(3);
+        reference<<<dim3((columns + 127) / 128, call.v[1].shape[0]), 128, 0, stream>>>(call, (double *)sums.at, rounded,
+                                                                                       mode);
+        OK(cudaMemcpyAsync(s.data(), sums.at, 24, cudaMemcpyDeviceToHost, stream));
+        OK(cudaStreamSynchronize(stream));
+        report(what, s, bound);
     }
 };
+
+/* Whether wide_tiles_fp8 converts these weights, of those that a file has. */
+static bool fp8_takes(const std::vector<part> &parts) {
+    for (const part &p : parts)
+        if (p.format != FORMAT_F16 && p.format != FORMAT_BF16)
+            return false;
+    return true;
+}
 
 static void check_product(const char *what, int most, int tokens, int k, const std::vector<part> &parts, int mode,
                           int extreme) {
     for (int wide = 0; wide < 2; wide++) {
         product_case p(most, tokens, k, parts, mode, extreme);
+        char name[96];
+        const int at = snprintf(name, sizeof name, "%s T=%d/%d K=%d N=%d %s", what, tokens, most, k, p.columns,
+                                wide ? "wide" : "narrow");
         p.tiles();
         p.multiply(wide);
-        for (int rounded = 0; rounded < 2; rounded++) {
-            memory sums(24, 0);
-            std::vector<double> s(3);
-            reference<<<dim3((p.columns + 127) / 128, most), 128, 0, stream>>>(p.call, (double *)sums.at, rounded,
-                                                                               mode);
-            OK(cudaMemcpyAsync(s.data(), sums.at, 24, cudaMemcpyDeviceToHost, stream));
-            OK(cudaStreamSynchronize(stream));
-            char name[96];
-            snprintf(name, sizeof name, "%s T=%d/%d K=%d N=%d %s%s", what, tokens, most, k, p.columns,
-                     wide ? "wide" : "narrow", rounded ? " (rounded)" : "");
-            report(name, s, rounded ? 1e-9 : 5e-5);
-        }
+        p.compare(name, false, 5e-5);
+        snprintf(name + at, sizeof name - at, " (rounded)");
+        p.compare(name, true, 1e-9);
+        if (!fp8_takes(parts))
+            continue;
+        snprintf(name + at, sizeof name - at, " fp8");
+        p.tiles(true);
+        p.multiply(wide, true);
+        p.compare(name, false, mode == WIDE_SWIGLU ? 6e-3 : 2e-3);
     }
 }
 
@@ -219,6 +243,13 @@ static void time_product(const char *what, int tokens, int k, const std::vector<
            "TFLOP/s\n",
            what, tokens, k, rows, tiles, 2e-3 * ((double)rows + tokens) * k / tiles, wide, flop / wide * 1e-6, narrow,
            flop / narrow * 1e-6);
+    if (fp8_takes(parts)) {
+        const double tiles8 = median_us([&] { p.tiles(true); }, 10),
+                     wide8 = median_us([&] { p.multiply(true, true); }, 10),
+                     narrow8 = median_us([&] { p.multiply(false, true); }, 10);
+        printf("%-28s fp8: tiles %7.1f us  wide %8.1f us %4.0f TFLOP/s  narrow %8.1f us %4.0f TFLOP/s\n", what, tiles8,
+               wide8, flop / wide8 * 1e-6, narrow8, flop / narrow8 * 1e-6);
+    }
 }
 
 static void check_all(void) {
@@ -228,6 +259,9 @@ static void check_all(void) {
     check_product("Q8_0, odd shapes", 300, 129, 96, {{FORMAT_Q8_0, 1002}}, WIDE_LINEAR, 1);
     check_product("F16 BF16 F32", 200, 200, 544, {{FORMAT_F16, 130}, {FORMAT_BF16, 30}, {FORMAT_F32, 100}}, WIDE_LINEAR,
                   1);
+    check_product("BF16", 300, 257, 4096, {{FORMAT_BF16, 520}}, WIDE_LINEAR, 1);
+    check_product("BF16 add", 300, 300, 14336, {{FORMAT_BF16, 256}}, WIDE_ADD, 0);
+    check_product("F16 swiglu", 200, 200, 1056, {{FORMAT_F16, 600}, {FORMAT_F16, 600}}, WIDE_SWIGLU, 0);
     check_product("Q4_K add", 1500, 1400, 4096, {{FORMAT_Q4_K, 1024}}, WIDE_ADD, 1);
     check_product("Q6_K add", 130, 1, 512, {q6}, WIDE_ADD, 0);
     check_product("Q4_K swiglu", 600, 577, 1024, {{FORMAT_Q4_K, 1400}, {FORMAT_Q4_K, 1400}}, WIDE_SWIGLU, 0);
@@ -251,6 +285,12 @@ static void time_products(void) {
         time_product("1b o", t, 2048, {{FORMAT_Q4_K, 2048}}, WIDE_ADD);
         time_product("1b gate, up", t, 2048, {{FORMAT_Q4_K, 8192}, {FORMAT_Q4_K, 8192}}, WIDE_SWIGLU);
         time_product("1b down", t, 8192, {{FORMAT_Q4_K, 2048}}, WIDE_ADD);
+    }
+    for (int t : {4096, 512}) { /* those of an 8B, as Q4_K_M has them above */
+        time_product("8b qkv, bf16", t, 4096, {{FORMAT_BF16, 6144}}, WIDE_LINEAR);
+        time_product("8b o, bf16", t, 4096, {{FORMAT_BF16, 4096}}, WIDE_ADD);
+        time_product("8b gate, up, bf16", t, 4096, {{FORMAT_BF16, 14336}, {FORMAT_BF16, 14336}}, WIDE_SWIGLU);
+        time_product("8b down, bf16", t, 14336, {{FORMAT_BF16, 4096}}, WIDE_ADD);
     }
     time_product("square, bf16", 8192, 8192, {{FORMAT_BF16, 8192}}, WIDE_LINEAR);
 }

@@ -20,6 +20,25 @@ static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, 
                  : "memory");
 }
 
+/* Copies shared memory to global memory in bulk; of multiples of 16 bytes. What a thread has asked for is closed, then waited for: until
+ * shared memory has been read, or until all is written. */
+static __device__ __forceinline__ void bulk_store(void *to, uint32_t from, uint32_t bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void bulk_stores_close(void) {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+static __device__ __forceinline__ void bulk_stores_read(void) {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+static __device__ __forceinline__ void bulk_stores_end(void) {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 #ifndef COPY_HINT
 #define COPY_HINT ".L2::128B"
 #endif

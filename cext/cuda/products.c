@@ -9,7 +9,6 @@
 #include "products.h"
 #include "tables.h"
 
-enum { FORMAT_F16 = 1, FORMAT_BF16 = 30 /* as GGUF numbers them */ };
 enum { DENSE_FIXED = 1024 /* dense.cu's shared memory beside the activations */ };
 enum { THREADS = 256, MOST_TOKENS = 65472 /* limit of a grid's second dimension, a multiple of 64 */ };
 

@@ -5,6 +5,8 @@
 #include "kernel.h"
 #include "packed.h"
 
+enum { FORMAT_F16 = 1, FORMAT_BF16 = 30 /* as GGUF numbers them */ };
+
 /* Checks activations, the output, and the residual or the norm's weights. */
 const char *cuda_activations_fault(const gpu_call *, uint32_t mode);
 /* Checks a product of packed weights in this mode (PRODUCT_...). */

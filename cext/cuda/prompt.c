@@ -11,12 +11,12 @@
 #include "tiles.h"
 #include "wide_warp.h"
 
-enum { SPAN_NUMBERS = 1024 };
+enum { SPAN_NUMBERS = 1024, FP8_WIDEST = 16 /* columns of a product, times those of x */ };
 enum {
     MANY = 64 /* tokens; up to these, packed weights use other kernels */,
     MANY_PLAIN = 4 /* likewise, other weights */
 };
-enum { TILES_GROUPS = 5 /* groups of wide_tiles per SM */, WIDE_THREADS = 384 };
+enum { TILES_GROUPS = 5 /* groups of wide_tiles per SM */, FP8_GROUPS = 3 /* of wide_tiles_fp8 */, WIDE_THREADS = 384 };
 
 /* --- products */
 
@@ -138,9 +138,29 @@ static const char *wide_swiglu(const gpu_call *c, const gpu_traits *t) {
     return why ? why : check_wide(c, t, 2 * width(c->v));
 }
 
-/* Of each op: the check of wide.cu's kernel with narrow tiles, what its kernels can compute at any speed, and the check of
- * wide_warp.cu's kernel. */
-#define WIDE_CHECKS(kind)                                                                                              \
+/* Checks that the kernels of this file are the fastest for so many weights, of calls of more tokens than columns.cu's. */
+static const char *check_prompt(const gpu_call *c, int weights) {
+    for (int i = 0; i < weights && 2 + i < GPU_VIEWS; i++) {
+        const uint32_t format = c->v[2 + i].format;
+        if (!(format & PACKED_FLAG) && format != FORMAT_F16 && format != FORMAT_BF16)
+            return "it takes packed weights, F16 and BF16";
+    }
+    return c->v[1].shape[0] > COLUMNS_MOST ? NULL : "it is made for more tokens";
+}
+
+/* Products in E4M3, which --precision fast allows. A vocabulary's logits, which no layer makes
+ * up for and answers do not need of prompts, stay in bf16. */
+static const char *check_fp8(const gpu_call *c, const gpu_traits *t, int weights) {
+    if (!(t->flags & HAL_FAST))
+        return "it rounds weights and activations to FP8, which --precision fast allows";
+    if (width(c->v) > FP8_WIDEST * width(c->v + 1))
+        return "so many columns are a vocabulary's, which stay exact";
+    return check_prompt(c, weights);
+}
+
+/* Of each op: the check of wide.cu's kernel with narrow tiles, what its kernels can compute at any speed, the same three of those in
+ * FP8, and the check of wide_warp.cu's kernel. weights: how many the call has. */
+#define WIDE_CHECKS(kind, weights)                                                                                     \
     static const char *hopper_##kind(const gpu_call *c, const gpu_traits *t) {                                         \
         const char *why = check_hopper(t);                                                                             \
         return why ? why : narrow_##kind(c, t);                                                                        \
@@ -149,14 +169,53 @@ static const char *wide_swiglu(const gpu_call *c, const gpu_traits *t) {
         const char *why = check_hopper(t);                                                                             \
         return why ? why : able_##kind(c, t);                                                                          \
     }                                                                                                                  \
+    static const char *fp8_wide_##kind(const gpu_call *c, const gpu_traits *t) {                                       \
+        const char *why = wide_##kind(c, t);                                                                           \
+        return why ? why : check_fp8(c, t, weights);                                                                   \
+    }                                                                                                                  \
+    static const char *fp8_##kind(const gpu_call *c, const gpu_traits *t) {                                            \
+        const char *why = hopper_##kind(c, t);                                                                         \
+        return why ? why : check_fp8(c, t, weights);                                                                   \
+    }                                                                                                                  \
+    static const char *able_fp8_##kind(const gpu_call *c, const gpu_traits *t) {                                       \
+        const char *why = able_hopper_##kind(c, t);                                                                    \
+        return why ? why : check_fp8(c, t, weights);                                                                   \
+    }                                                                                                                  \
     static const char *warp_##kind(const gpu_call *c, const gpu_traits *t) {                                           \
         if (t->arch == HOPPER_ARCH || t->shared < WIDE_WARP_SHARED)                                                    \
             return "it is made for devices without wgmma, with 96 KB of shared memory for a group";                    \
         return narrow_##kind(c, t);                                                                                    \
     }
-WIDE_CHECKS(linear)
-WIDE_CHECKS(add)
-WIDE_CHECKS(swiglu)
+WIDE_CHECKS(linear, (int)c->n_in - 1)
+WIDE_CHECKS(add, 1)
+WIDE_CHECKS(swiglu, 2)
+
+/* The call without the norm of its activations, which is its last input. Of other weights and fewer tokens other kernels take it in, or a
+ * step of its own is faster. */
+static const char *plain_of(const gpu_call *c, gpu_call *plain) {
+    const gpu_view *norm = c->v + c->n_in, *x = c->v + 1;
+    if (c->n_in < 3 || norm->format != F32 || norm->shape[0] != width(x) || norm->shape[1] != 1 || norm->data % 16)
+        return "a norm's weights must be f32 (K)";
+    *plain = *c;
+    plain->n_in--;
+    return check_prompt(plain, (int)plain->n_in - 1);
+}
+
+#define NORMED_CHECK(name)                                                                                             \
+    static const char *normed_##name(const gpu_call *c, const gpu_traits *t) {                                         \
+        gpu_call plain;                                                                                                \
+        const char *why = plain_of(c, &plain);                                                                         \
+        return why ? why : name(&plain, t);                                                                            \
+    }
+#define NORMED_CHECKS(kind)                                                                                            \
+    NORMED_CHECK(fp8_wide_##kind)                                                                                      \
+    NORMED_CHECK(fp8_##kind)                                                                                           \
+    NORMED_CHECK(able_fp8_##kind)                                                                                      \
+    NORMED_CHECK(wide_##kind)                                                                                          \
+    NORMED_CHECK(hopper_##kind)                                                                                        \
+    NORMED_CHECK(able_hopper_##kind)
+NORMED_CHECKS(linear)
+NORMED_CHECKS(swiglu)
 
 const char *cuda_fixed_fault(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     int dense = !(c->v[2].format & PACKED_FLAG);
@@ -190,14 +249,24 @@ FIXED_CHECKS(linear, WIDE_LINEAR)
 FIXED_CHECKS(add, WIDE_ADD)
 FIXED_CHECKS(swiglu, WIDE_SWIGLU)
 
-static uint64_t scratch_many(const gpu_call *c, const gpu_traits *t) {
+static uint64_t scratch_bf16(const gpu_call *c, const gpu_traits *t) {
     (void)t;
     return tiles_scratch(c);
 }
 
-static void grid_tiles(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+static uint64_t scratch_fp8(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return tiles_scratch_fp8(c);
+}
+
+static void grid_tiles_bf16(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     (void)c;
     *g = grid_of((int64_t)t->units * TILES_GROUPS, 1, 1, 256, 0);
+}
+
+static void grid_tiles_fp8(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    (void)c;
+    *g = grid_of((int64_t)t->units * FP8_GROUPS, 1, 1, 256, 0);
 }
 
 static void grid_products(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int64_t width, uint64_t shared) {
@@ -206,11 +275,11 @@ static void grid_products(const gpu_call *c, const gpu_traits *t, gpu_grid *g, i
 }
 
 static void grid_wide(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    grid_products(c, t, g, 256, tiles_shared(256));
+    grid_products(c, t, g, 256, tiles_shared(256, (int)c->mode));
 }
 
 static void grid_narrow(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    grid_products(c, t, g, 128, tiles_shared(128));
+    grid_products(c, t, g, 128, tiles_shared(128, (int)c->mode));
 }
 
 static void grid_warp(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
@@ -387,28 +456,24 @@ FIXED_HEADS(128)
 
 const gpu_kernel cuda_fixed_attention_kernels[] = {FIXED_ATTENTION(64), FIXED_ATTENTION(128), {0}};
 
+/* A product of tiles of `elements` (bf16 or fp8): converts its operands, then multiplies. */
+#define TILES(op_, mode_, check_, able_, elements, kernel, grid_)                                                      \
+    {.op = op_,                                                                                                        \
+     .check = check_,                                                                                                  \
+     .scratch = scratch_##elements,                                                                                    \
+     .mode = mode_,                                                                                                    \
+     .launch = {{TILES_##elements, grid_tiles_##elements, 0}, {kernel, grid_, 0}},                                     \
+     .able = able_}
+#define TILES_bf16 "wide_tiles"
+#define TILES_fp8 "wide_tiles_fp8"
+/* stem: of the kernels' names; kind: of the checks'. */
+#define HOPPER_PRODUCT(op, stem, mode, before, kind)                                                                   \
+    TILES(op, mode, before##fp8_wide_##kind, before##able_fp8_##kind, fp8, stem "_wide_fp8", grid_wide),               \
+        TILES(op, mode, before##fp8_##kind, before##able_fp8_##kind, fp8, stem "_narrow_fp8", grid_narrow),            \
+        TILES(op, mode, before##wide_##kind, before##able_hopper_##kind, bf16, stem "_wide", grid_wide),               \
+        TILES(op, mode, before##hopper_##kind, before##able_hopper_##kind, bf16, stem "_narrow", grid_narrow)
 #define PRODUCT(op, mode, kind)                                                                                        \
-    {op,                                                                                                               \
-     wide_##kind,                                                                                                      \
-     scratch_many,                                                                                                     \
-     mode,                                                                                                             \
-     0,                                                                                                                \
-     {{"wide_tiles", grid_tiles, 0}, {op "_wide", grid_wide, 0}},                                                      \
-     able_hopper_##kind,                                                                                               \
-     {0}},                                                                                                             \
-        {op,                                                                                                           \
-         hopper_##kind,                                                                                                \
-         scratch_many,                                                                                                 \
-         mode,                                                                                                         \
-         0,                                                                                                            \
-         {{"wide_tiles", grid_tiles, 0}, {op "_narrow", grid_narrow, 0}},                                              \
-         able_hopper_##kind,                                                                                           \
-         {0}},                                                                                                         \
-    {                                                                                                                  \
-        op, warp_##kind, scratch_many, mode, 0, {                                                                      \
-            {"wide_tiles", grid_tiles, 0}, {op "_warp", grid_warp, 0}                                                  \
-        }                                                                                                              \
-    }
+    HOPPER_PRODUCT(op, op, mode, , kind), TILES(op, mode, warp_##kind, 0, bf16, op "_warp", grid_warp)
 
 #define SPLITS {1, 2, 4, 8, 16, 32}
 /* name: of the kind; wide, split: of its kernels. MANY_ATTENTION: of a kind for prompts alone. */
@@ -435,12 +500,12 @@ const gpu_kernel cuda_fixed_attention_kernels[] = {FIXED_ATTENTION(64), FIXED_AT
 #define FIXED(op_, mode_, kind)                                                                                        \
     {.op = op_,                                                                                                        \
      .check = fixed_##kind,                                                                                            \
-     .scratch = scratch_many,                                                                                          \
+     .scratch = scratch_bf16,                                                                                          \
      .mode = (mode_) | PRODUCT_DETERMINISTIC,                                                                          \
-     .launch = {{"wide_tiles_fixed", grid_tiles, 0}, {op_ "_fixed", grid_narrow, 0}}},                                 \
+     .launch = {{"wide_tiles_fixed", grid_tiles_bf16, 0}, {op_ "_fixed", grid_narrow, 0}}},                            \
     {                                                                                                                  \
-        .op = op_, .check = fixed_dense_##kind, .scratch = scratch_many, .mode = (mode_) | PRODUCT_DETERMINISTIC,      \
-        .launch = {{"wide_tiles", grid_tiles, 0}, {op_ "_fixed", grid_narrow, 0}}                                      \
+        .op = op_, .check = fixed_dense_##kind, .scratch = scratch_bf16, .mode = (mode_) | PRODUCT_DETERMINISTIC,      \
+        .launch = {{"wide_tiles", grid_tiles_bf16, 0}, {op_ "_fixed", grid_narrow, 0}}                                 \
     }
 
 const gpu_kernel cuda_fixed_prompt_kernels[] = {
@@ -454,6 +519,8 @@ const gpu_kernel cuda_prompt_kernels[] = {
     PRODUCT("linear", WIDE_LINEAR, linear),
     PRODUCT("linear_add", WIDE_ADD, add),
     PRODUCT("linear_swiglu", WIDE_SWIGLU, swiglu),
+    HOPPER_PRODUCT("norm_linear", "linear", WIDE_LINEAR | PRODUCT_NORM, normed_, linear),
+    HOPPER_PRODUCT("norm_linear_swiglu", "linear_swiglu", WIDE_SWIGLU | PRODUCT_NORM, normed_, swiglu),
     ATTENTION(64_8, "64", "64_8"),
     ATTENTION(64_16, "64", "64_16"),
     ATTENTION(128_8, "128", "128_8"),

@@ -8,7 +8,8 @@
 struct wide_shape {
     const uint8_t *x, *w;
     int tokens, columns, across, tiles_m, tiles;
-    int parts, chunks; /* of K, in deterministic kernels */
+    int parts, chunks;                /* of K, in deterministic kernels */
+    const float *x_scales, *w_scales; /* of FP8 tiles */
 };
 
 static __device__ __forceinline__ float gated(float gate, float up) {

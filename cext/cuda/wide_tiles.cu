@@ -1,4 +1,4 @@
-/* wide_tiles.cu: converts activations and weights of any format to bf16 panels in scratch (tiles.h), for the products of
+/* wide_tiles.cu: converts activations, or their norm, and weights of any format to bf16 panels in scratch (tiles.h), for the products of
  * wide.cu. Writing and rereading the weights costs a tenth of a product with thousands of tokens.
  *
  * The commonest formats are dequantized eight elements per lane, the others by the parts of 32 that cext/quant defines, and
@@ -7,6 +7,7 @@
  * wide_tiles_fixed, for PRODUCT_DETERMINISTIC, rounds packed weights as columns.cu does and orders K as it does within 16
  * columns, so products of many tokens have the bits of those of few.
  */
+#include "columns_norm.cuh"
 #include "columns_values.cuh"
 #include "quant.h"
 #include "tiles.h"
@@ -66,6 +67,25 @@ static __device__ __forceinline__ uint32_t bring_parts(const gpu_view &v, uint32
             *(uint4 *)(to + tiles_place(at_row, k + 8 * i, across)) = bf16_of_eight(x + 8 * i);
     }
     return item - rows * parts;
+}
+
+/* The norms of all tokens' rows, a row a group. */
+static __device__ __forceinline__ void bring_norms(const gpu_call &c, int tokens, uint8_t *to, float *room) {
+    const int k_all = c.v[1].shape[1], across = (k_all + PANEL_K - 1) / PANEL_K;
+    const float *w = (const float *)c.v[product_last(&c, c.mode) + 1].data;
+    for (int r = blockIdx.x; r < tokens; r += gridDim.x) {
+        const float *row = (const float *)(c.v[1].data + (uint64_t)r * c.v[1].stride);
+        const float scale = columns_scale(c, columns_squares(row, k_all), k_all, room);
+        for (int k = 8 * threadIdx.x; k < across * PANEL_K; k += 8 * 256) {
+            float x[8] = {0}, by[8] = {0};
+            if (k < k_all)
+                eight_f32((const uint8_t *)row, k, x), eight_f32((const uint8_t *)w, k, by);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                x[i] = x[i] * scale * by[i];
+            *(uint4 *)(to + tiles_place(r, k, across)) = bf16_of_eight(x);
+        }
+    }
 }
 
 #define PART_OF_1(stem, row, i, out)                                                                                   \
@@ -217,13 +237,18 @@ static __device__ __forceinline__ uint32_t bring_weight(const gpu_view &v, uint3
 }
 
 extern "C" __global__ void __launch_bounds__(256, 5) wide_tiles(const __grid_constant__ gpu_call c) {
+    __shared__ float room[8];
     const int tokens = rows_of(&c, &c.v[1]);
     uint8_t *to = (uint8_t *)c.scratch;
     uint32_t item = blockIdx.x * 8 + threadIdx.x / 32, first = 0;
     if (tokens <= 0)
         return;
-    item = bring_all(c.v[1], tokens, item, to, 0, 0, [](const uint8_t *row, int k, float *x) { eight_f32(row, k, x); });
-    to += tiles_bytes(c.v[1].shape[0], c.v[1].shape[1]);
+    if (c.mode & PRODUCT_NORM)
+        bring_norms(c, tokens, to, room);
+    else
+        item = bring_all(c.v[1], tokens, item, to, 0, 0,
+                         [](const uint8_t *row, int k, float *x) { eight_f32(row, k, x); });
+    to += tiles_bytes(c.v[1].shape[0], c.v[1].shape[1], PANEL_K);
     for (int i = 0; i < tiles_weights(&c); i++) {
         const int step = c.mode & WIDE_SWIGLU ? 1 : 0;
         item = bring_weight(c.v[2 + i], item, to, step ? i * 8 : first, step);
@@ -239,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(256, 5) wide_tiles_fixed(const __gr
     if (tokens <= 0)
         return;
     item = bring_pieces(c.v[1], tokens, item, to);
-    to += tiles_bytes(c.v[1].shape[0], c.v[1].shape[1]);
+    to += tiles_bytes(c.v[1].shape[0], c.v[1].shape[1], PANEL_K);
     for (int i = 0; i < tiles_weights(&c); i++) {
         const gpu_view &v = c.v[2 + i];
         const uint32_t step = c.mode & WIDE_SWIGLU ? 1 : 0, at = step ? i * 8 : first;

@@ -16,8 +16,9 @@ template <int MODE> static __device__ __forceinline__ void wide_warp(const gpu_c
     extern __shared__ __align__(128) uint8_t memory[];
     constexpr int STAGE = 2 * PANEL_BYTES, M = ROWS_OF_WARP / 16, N = COLUMNS_OF_WARP / 8;
     const int k_all = c.v[1].shape[1], tokens = rows_of(&c, &c.v[1]), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    wide_shape s = {(const uint8_t *)c.scratch, (const uint8_t *)c.scratch + tiles_bytes(c.v[1].shape[0], k_all),
-                    tokens, (int)tiles_columns(&c), (k_all + PANEL_K - 1) / PANEL_K};
+    wide_shape s = {(const uint8_t *)c.scratch,
+                    (const uint8_t *)c.scratch + tiles_bytes(c.v[1].shape[0], k_all, PANEL_K), tokens,
+                    (int)tiles_columns(&c), (k_all + PANEL_K - 1) / PANEL_K};
     const int m_at = blockIdx.x, n_at = blockIdx.y, row = warp % 2 * ROWS_OF_WARP, column = warp / 2 * COLUMNS_OF_WARP;
     const int64_t panel = (int64_t)s.across * PANEL_BYTES;
     const uint8_t *x = s.x + m_at * panel, *w = s.w + n_at * panel;

@@ -88,7 +88,7 @@ class Options:
     )
     precision: str = option_field(
         "exact",
-        "exact, or fast: matrix products may round weights to 8 bits.",
+        "exact, or fast: matrix products may round weights and activations to 8 bits.",
         "--precision",
         choices=PRECISIONS,
     )

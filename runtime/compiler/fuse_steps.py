@@ -1,6 +1,6 @@
-"""Pass over a placed graph, for the plan of one bucket: fuses ops whose fused kernels are made for few
-tokens, where steps are launch-bound. Each device is asked at the bucket's shapes; the plan of a larger bucket
-keeps the parts.
+"""Pass over a placed graph, for the plan of one bucket: fuses ops whose fused kernels are made for some
+numbers of tokens, mostly for few, where steps are launch-bound. Each device is asked at the bucket's shapes;
+plans of other buckets keep the parts.
 
 Each rule's docstring gives the pattern.
 """

@@ -139,7 +139,7 @@ class Backend:
 
         threads: 0: the device decides.
         threads_decode: threads for steps of one token per slot; 0: the same.
-        fast: products may round weights to 8 bits.
+        fast: products may round weights and activations to 8 bits.
         profile: each step is timed.
         deterministic: every bit of a row depends on that row alone; RequestError if the backend does not
         promise it.

@@ -67,7 +67,7 @@ def test_streams_are_measured_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -
         return [{"pl": 64, "speed_tg": 1000}, {"pl": 128, "speed_tg": 2000}]
 
     monkeypatch.setattr(gpu, "answer_of", answer_of)
-    runtimes = gpu.Runtimes("cuda:1", "", "", 3, 512)
+    runtimes = gpu.Runtimes("cuda:1", "", "", 3, 512, "fast")
     found = list(gpu.streamed(Path("a/m.gguf"), runtimes, [64, 128], [128]))
     assert found == [gpu.StreamSpeed("m", 64, 1000, 900, 0), gpu.StreamSpeed("m", 128, 2000, 1800, 1000)]
     sizes = dict(zip(asked[1], asked[1][1:], strict=False))

@@ -30,7 +30,9 @@ def test_many_streams_of_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """In the shape of the 1B; prints what it measured."""
     path = make_shape.make("llama-3.2-1b", "Q4_K_M", tmp_path / "1b.gguf")
     options = argparse.Namespace(device="cuda", service=[64, 128], http=[128], repeats=2, step=0)
-    loop = gpu.ours(path, gpu.Runtimes("cuda", "", "", 3, 0), "-npp", "128", "-ntg", "256", "-npl", "64,128")
+    loop = gpu.ours(
+        path, gpu.Runtimes("cuda", "", "", 3, 0, "exact"), "-npp", "128", "-ntg", "256", "-npl", "64,128"
+    )
     assert [r["pl"] for r in loop] == [64, 128]
     found = gpu_streams.service_rows(path, options) + gpu_streams.http_rows(path, options)
     assert [(r["way"], r["streams"]) for r in found] == [("service", 64), ("service", 128), ("HTTP", 128)]
