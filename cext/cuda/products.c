@@ -301,7 +301,7 @@ static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
         .op = op_, .check = mixed_7_##name, .mode = mode_, .launch = {{"gemv_7_mixed", grid_gemv_7, 1}}                \
     }
 
-/* Of any number of columns. A fused norm is for few columns only: with many, a separate norm is cheap. */
+/* Of any number of columns, without a norm: of many, wide.cu takes it in where it can, else it is a step of its own. */
 #define BATCH(op_, check_, mode_, kernel)                                                                              \
     {                                                                                                                  \
         .op = op_, .check = check_, .scratch = scratch_batch, .mode = mode_,                                           \
