@@ -76,6 +76,19 @@ class Telling(logging.Handler):
         self._send({"log": [record.levelno, self.format(record)[:TEXT]]})
 
 
+def _called(model: Model, scope: CancelScope, message: Message, args: list[Any]) -> Any:
+    """What a model's method gives, in this scope. Files among its arguments are closed before the caller is
+    answered.
+    """
+    try:
+        if (method := message["method"]) not in METHODS:
+            raise DeviceError(f"a worker process was asked for {method!r}, which it does not know")
+        return scope.run(partial(getattr(model, method), *args, **decode(message["how"])))
+    finally:
+        for file in (a for a in args if isinstance(a, OpenFile)):
+            file.close()
+
+
 def close_sandbox(model: Model) -> enter.Sandbox | None:
     """Closes the sandbox around a loaded model. The largest file that it writes is a saved state."""
     groups, sizes = model.engine.pages.groups, model.engine.states.block_bytes
@@ -252,12 +265,9 @@ class Worker:
         return args
 
     def _answer(self, model: Model, number: int, message: Message, args: list[Any]) -> None:
-        method, scope, arrays = message["method"], self._scopes[number], Arrays()
+        scope, arrays = self._scopes[number], Arrays()
         try:
-            if method not in METHODS:
-                raise DeviceError(f"a worker process was asked for {method!r}, which it does not know")
-            call = partial(getattr(model, method), *args, **decode(message["how"]))
-            value = encode(scope.run(call), arrays)
+            value = encode(_called(model, scope, message, args), arrays)
         except Exception as error:  # even a bug must not leave the caller waiting
             self.send({"answer": number, "error": encode_error(error)})
         else:
@@ -267,8 +277,6 @@ class Worker:
             self._outlet.send_parts({"part": number}, [memoryview(text), *arrays.parts])
         finally:
             del self._scopes[number]
-            for file in (a for a in args if isinstance(a, OpenFile)):
-                file.close()
 
     def _watch(self, seqs: abc.Collection[Sequence]) -> None:
         """Before each step, reports its requests, so that a crash can be attributed. Nothing is sent if the
