@@ -99,7 +99,10 @@ def test_every_verb_is_there(path: Path) -> None:
             assert (await model.logits(ids)).shape[0] == len(ids)
             told: list[tuple[int, int]] = []
             reply = await model.chat(
-                [{"role": "user", "content": "hi"}], max_tokens=5, progress=lambda *at: told.append(at)
+                [{"role": "user", "content": "hi"}],
+                max_tokens=5,
+                ignore_eos=True,
+                progress=lambda *at: told.append(at),
             )
             text = await reply.read()
             assert text == reply.text and reply.stats.generated == 5 == len(reply.ids)
