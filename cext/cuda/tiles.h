@@ -65,6 +65,11 @@ TILES_FN int64_t tiles_bytes(int64_t rows, int64_t k, int in_tile) {
     return tiles_panels(rows) * ((k + in_tile - 1) / in_tile) * PANEL_BYTES;
 }
 
+/* Where row r of a weight stands among the panels' rows; step 1: of a gate or an up. */
+TILES_FN uint32_t panel_row(uint32_t r, uint32_t first, uint32_t step) {
+    return step ? r / 8 * 16 + r % 8 + first : r + first;
+}
+
 /* Address of the piece of 16 bytes of a row from byte `at` on. */
 TILES_FN uint64_t tiles_piece(uint32_t row, uint32_t at, uint32_t across) {
     uint32_t in = row % PANEL_ROWS, piece = at / 16 % 8;

@@ -42,7 +42,7 @@ static __device__ __forceinline__ uint32_t bring_all(const gpu_view &v, uint32_t
                    parts = (k_all + 256 * SPANS - 1) / (256 * SPANS);
     for (; item < rows * parts; item += gridDim.x * 8) {
         const uint32_t r = item / parts, k = item % parts * (256 * SPANS) + threadIdx.x % 32 * 8;
-        const uint32_t at_row = step ? r / 8 * 16 + r % 8 + first : r + first;
+        const uint32_t at_row = panel_row(r, first, step);
         bring(to, (const uint8_t *)v.data + (uint64_t)r * v.stride, at_row, k, k_all, across, eight);
     }
     return item - rows * parts;
@@ -56,7 +56,7 @@ static __device__ __forceinline__ uint32_t bring_parts(const gpu_view &v, uint32
                    rows = v.shape[0];
     for (; item < rows * parts; item += gridDim.x * 8) {
         const uint32_t r = item / parts, k = item % parts * 1024 + threadIdx.x % 32 * 32;
-        const uint32_t at_row = step ? r / 8 * 16 + r % 8 + first : r + first;
+        const uint32_t at_row = panel_row(r, first, step);
         float x[32] = {0};
         if (k >= across * PANEL_K)
             continue;
@@ -116,7 +116,7 @@ static __device__ __forceinline__ uint32_t bring_chunks(const gpu_view &v, uint3
             for (int i = 0; i < 8; i++) { /* stretch, half, row */
                 const int h = i / 4, half = i / 2 % 2, below = i % 2, j = 2 * p + h;
                 const uint32_t r = row + 8 * below, k = k_first + 32 * j + 16 * half;
-                const uint32_t at_row = step ? r / 8 * 16 + r % 8 + first : r + first;
+                const uint32_t at_row = panel_row(r, first, step);
                 const float by = scale[below].step(j, half), low = scale[below].low(j);
                 const uint32_t word = a[h][below + 2 * half];
                 uint32_t pair[2];
@@ -187,7 +187,7 @@ static __device__ __forceinline__ uint32_t bring_operands(const gpu_view &v, uin
                     const uint32_t own = odd ? a[2 + r] : a[r],
                                    other = __shfl_xor_sync(0xFFFFFFFFu, odd ? a[r] : a[2 + r], 1);
                     const uint32_t at = row + 8 * r, k = k_first + 32 * j + 16 * half + 8 * odd;
-                    const uint32_t at_row = step ? at / 8 * 16 + at % 8 + first : at + first;
+                    const uint32_t at_row = panel_row(at, first, step);
                     uint2 out = odd ? make_uint2(other, own) : make_uint2(own, other);
                     if (at >= rows || k >= across * PANEL_K)
                         continue;

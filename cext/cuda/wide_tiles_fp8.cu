@@ -40,11 +40,6 @@ static __device__ __forceinline__ uint32_t fp8_four(const float *x, float by) {
     return fp8_two(x[0] * by, x[1] * by) | fp8_two(x[2] * by, x[3] * by) << 16;
 }
 
-/* Where row r of a weight stands among the panel's rows; step 1: of a gate or an up. */
-static __device__ __forceinline__ uint32_t panel_row(uint32_t r, uint32_t first, uint32_t step) {
-    return step ? r / 8 * 16 + r % 8 + first : r + first;
-}
-
 /* What the rows of activations are multiplied with: 1 / sqrt(mean square + eps), and the weights of a norm; nullptr: with nothing. */
 struct row_norm {
     const float *weights;
