@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from accuracy import nmse
 from devices import opened, skip_without
-from eight_bits import MOST, check_tokens, e4m3
+from eight_bits import check_tokens, halves
 from gpu_calls import PACKED, product, weights_of
 from one_step import Case, define, generator, pack_inputs, plan_of, refused, run
 
@@ -98,10 +98,10 @@ def normed(op: str, format: str, tokens: int, k: int, n: int) -> Case:
 
 @pytest.mark.parametrize("fast", [False, True], ids=["exact", "fast"])
 @pytest.mark.parametrize("op", NORMED)
-@pytest.mark.parametrize("format", [*PACKED, "f16", "bf16"])
+@pytest.mark.parametrize("format", [*PACKED, *DENSE])
 def test_products_of_prompts_take_a_norm(format: str, op: str, fast: bool) -> None:
     with opened("dry", fast=fast) as device:
-        for tokens, n in ((129, 40), (300, 1024)):
+        for tokens, n in ((LEAST, 40), (300, 1024)):
             one = normed(op, format, tokens, 512, n)
             found = kernels_of(device, op, one)
             assert found[0] in tiles_of(op, fast) and set(tiles_of(op, fast)) <= set(found)
@@ -118,14 +118,7 @@ def test_products_of_weights_with_kernels_of_their_own_take_none(dry: Device, fo
 
 def rows_rounded(x: F32) -> F32:
     """x (R, K) rounded to E4M3 with one scale a row, which maps its largest number to 448."""
-    most = np.abs(x).max(-1, keepdims=True)
-    scale = np.where(np.isfinite(most), np.maximum(most / MOST, np.float32(1e-30)), np.float32(np.nan))
-    with np.errstate(invalid="ignore"):
-        return (e4m3((x * (1 / scale)).astype(np.float32)) * scale).astype(np.float32)
-
-
-def as_float(array: np.ndarray, format: str) -> F32:
-    return FORMATS[format].decode(array)
+    return halves(x, 1, x.shape[1])
 
 
 def shapes() -> Iterator[tuple[int, int, int]]:
@@ -159,7 +152,7 @@ def test_products_equal_those_of_rounded_operands(fast: Device, format: str, op:
     for tokens, k, n in shapes():
         one = product(op, format, tokens, k, n, wild=True)
         (x, _), *others = one.inputs
-        rounded = [(rows_rounded(as_float(a, f)), "f32") if f == format else (a, f) for a, f in others]
+        rounded = [(rows_rounded(FORMATS[f].decode(a)), "f32") if f == format else (a, f) for a, f in others]
         with np.errstate(over="ignore", invalid="ignore"):
             want = define(op, replace(one, inputs=((rows_rounded(x), "f32"), *rounded)))
         for kernel in tiles_of(op):
@@ -193,10 +186,10 @@ def test_a_tokens_bits_do_not_depend_on_the_tiles_or_the_other_tokens(fast: Devi
 @pytest.mark.gpu
 @pytest.mark.parametrize("fast", [False, True], ids=["exact", "fast"])
 @pytest.mark.parametrize("op", NORMED)
-@pytest.mark.parametrize("format", [*PACKED, "f16", "bf16"])
+@pytest.mark.parametrize("format", [*PACKED, *DENSE])
 def test_products_of_prompts_with_a_norm_equal_their_definition(format: str, op: str, fast: bool) -> None:
     with opened("cuda", fast=fast) as device:
-        for tokens, k, n in ((129, 256, 34), (200, 1024, 272), (140, 8192, 130)):
+        for tokens, k, n in ((LEAST, 256, 34), (200, 1024, 272), (140, 8192, 130)):
             one, gated = normed(op, format, tokens, k, n), op == "norm_linear_swiglu"
             want = define(op, one)
             for kernel in tiles_of(op, fast):

@@ -28,9 +28,9 @@ def e4m3(x: npt.NDArray[np.floating]) -> F32:
     return np.where(np.isnan(x), np.nan, np.copysign(np.where(up, high, low), x)).astype(np.float32)
 
 
-def halves(x: F32, n: int) -> F32:
-    """x (T, K) rounded to `n` E4M3 values with a scale per 128, the second of what the first leaves."""
-    blocks = x.reshape(len(x), -1, SCALED)
+def halves(x: F32, n: int, block: int = SCALED) -> F32:
+    """x (T, K) rounded to `n` E4M3 values with a scale per block, the second of what the first leaves."""
+    blocks = x.reshape(len(x), -1, block)
     most = np.abs(blocks).max(-1, keepdims=True)
     scale = np.where(np.isfinite(most), np.maximum(most / MOST, np.float32(1e-30)), np.float32(np.nan))
     with np.errstate(invalid="ignore"):
