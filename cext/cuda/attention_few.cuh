@@ -6,6 +6,7 @@
 #define SATCHEL_CUDA_ATTENTION_FEW_CUH
 
 #include "attention.h"
+#include "columns_hand.cuh"
 #include "kv_rows.k.h"
 
 static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool half) {
@@ -26,6 +27,27 @@ static __device__ __forceinline__ uint32_t transposed(uint32_t x) {
     uint32_t y;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
+}
+
+/* The tokens that a group takes at once: `count` from `first` on. */
+struct token_run {
+    int first, count;
+};
+
+/* The run that a token belongs to; of a short past each token is alone, for a run's end takes longer. Called by whole warps. */
+static __device__ __forceinline__ token_run run_of(const gpu_call &c, const caches &x, int token) {
+    const int most = run_tokens(c.v[1].shape[0], c.v[1].shape[1] / c.v[2].shape[1], c.v[1].shape[2]);
+    const int now = rows_of(&c, &c.v[1]), lane = threadIdx.x % 32;
+    if (most == 1)
+        return {token, 1};
+    const int follows = lane > 0 && lane < now && i32_at(&c.v[4], lane) == i32_at(&c.v[4], lane - 1) &&
+                        i32_at(&c.v[5], lane) == i32_at(&c.v[5], lane - 1) + 1;
+    const uint32_t begins = ~__ballot_sync(0xFFFFFFFFu, follows), before = (2u << token) - 1; /* FEW tokens at most */
+    const int begin = 31 - __clz(begins & before), end = __ffs(begins & ~before) - 1;
+    const int first = token - (token - begin) % most, count = min(most, end - first), pos = i32_at(&c.v[5], first);
+    if (!x.causal || (pos + count - sight_of(x, pos, pos).from) * now < RUN_LEAST)
+        return {token, 1};
+    return {first, count};
 }
 
 /* State of the heads (2 c, 2 c + 1) of N groups of 8, over a warp's keys, for D columns; sums of column 64 q + 8 g + 2 w + {0, 1}
@@ -157,8 +179,8 @@ template <int N> struct run_scoring : scoring<N, false, 1> {
 /* A warp's prefetched steps in shared memory, of D columns of a row, of which pieces below `pieces` are there; the others are
  * zeros. Each lane has slots of its own for the pieces that it multiplies, so shared
  * memory serves as extra registers: no other lane reads them, and a lane waits for its own copies alone. */
-template <int FORMAT, int D, bool ANY = false> struct lane_ring {
-    static constexpr int PIECES = D / 8, STAGES = ring_stages(D, HOPPER), STAGE = PIECES * 512, WARP = STAGES * STAGE;
+template <int FORMAT, int D, bool ANY = false, int DEPTH = ring_stages(D, HOPPER)> struct lane_ring {
+    static constexpr int PIECES = D / 8, STAGES = DEPTH, STAGE = PIECES * 512, WARP = STAGES * STAGE;
     uint32_t at;
     int width, first, pieces; /* ANY: numbers of a row; its first piece here, and how many there are from there on */
 
@@ -355,7 +377,7 @@ template <int D> struct shared_results {
     float *at;
     int heads;
     __device__ __forceinline__ float *of(int part, int head) const {
-        return at + (part * heads + head) * (D + 2);
+        return at + (part * heads + head) * (D + RESULT_HEAD);
     }
 };
 
@@ -379,65 +401,74 @@ static __device__ __forceinline__ void leave(const warp_state<COLUMNS, N> &w, co
                 to[0] = w.most[n][e] == -INFINITY ? -INFINITY : w.most[n][e] * w.scale[n][e], to[1] = total;
 #pragma unroll
             for (int k = 0; k < COLUMNS / 16; k++) {
-                float *column = to + 2 + warp % PARTS * COLUMNS + k / 4 * 64 + 8 * g + 2 * (k % 4);
+                float *column = to + RESULT_HEAD + warp % PARTS * COLUMNS + k / 4 * 64 + 8 * g + 2 * (k % 4);
                 column[0] = w.o[n][k][e], column[1] = w.o[n][k][2 + e];
             }
         }
 }
 
-/* Where a group merges results: of each head the shares of up to 32 parts, their largest score and their sum of weights. */
-struct merge_room {
-    float head[MERGE_HEADS][MERGE_NUMBERS];
-};
-
-/* Merges the results of `parts` parts, 32 at most, of each of a group's heads, by all its threads: part(head, i) is the address of result i,
- * whose first two numbers are its largest score and sum of weights, and done(head, number, sum, most, total) takes what is merged. In order of
- * the parts. A warp works out a head's shares, then a thread adds a number of four heads, so that the loads of one head do not wait for another's. */
-template <class PART, class DONE>
-static __device__ __forceinline__ void merge_parts(int parts, int heads, int width, merge_room &room, PART part,
+/* Merges the parts of each of a group's results, by all its threads: parts(head), 32 at most, is how many a head has, part(head) the address of
+ * the first, and `apart` numbers lie between two of them. done(head, number, sum, most, total) takes four numbers of what is merged, with the
+ * largest score and the sum of weights. In order of the parts. A warp has a head, a lane four numbers at a time of all parts. */
+template <class PARTS, class PART, class DONE>
+static __device__ __forceinline__ void merge_parts(int heads, int width, int64_t apart, PARTS parts, PART part,
                                                    DONE done) {
-    constexpr int HEADS = 4, AT_ONCE = 8;
+    constexpr int AT_ONCE = 8;
     const int lane = threadIdx.x % 32;
     for (int head = threadIdx.x / 32; head < heads; head += WARPS) {
-        float own = -INFINITY, weight = 0;
-        if (lane < parts)
-            own = part(head, lane)[0], weight = part(head, lane)[1];
-        float most = own;
+        const int all = parts(head);
+        const float *const first = part(head);
+        float2 own = make_float2(-INFINITY, 0);
+        if (lane < all)
+            own = *(const float2 *)(first + lane * apart);
+        float most = own.x;
 #pragma unroll
         for (int j = 1; j < 32; j *= 2)
             most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, j));
-        const float share = power_of_two(own - (most == -INFINITY ? 0 : most));
-        float total = weight * share;
+        const float share = power_of_two(own.x - (most == -INFINITY ? 0 : most));
+        float total = own.y * share;
 #pragma unroll
         for (int j = 1; j < 32; j *= 2)
             total += __shfl_xor_sync(0xFFFFFFFFu, total, j);
-        room.head[head][lane] = share;
-        if (lane == 0)
-            room.head[head][32] = most, room.head[head][33] = total;
-    }
-    __syncthreads();
-    for (int number = threadIdx.x; number < width; number += 32 * WARPS)
-        for (int first = 0; first < heads; first += HEADS) {
-            float sum[HEADS] = {};
-            for (int i = 0; i < parts; i += AT_ONCE) {
-                float x[HEADS][AT_ONCE];
+        for (int begin = 0; begin < width && all > 0; begin += 128) {
+            const int at = begin + 4 * lane;
+            float4 sum = make_float4(0, 0, 0, 0);
+            for (int i = 0; i < all; i += AT_ONCE) {
+                float4 x[AT_ONCE];
 #pragma unroll
-                for (int h = 0; h < HEADS; h++)
+                for (int j = 0; j < AT_ONCE; j++)
+                    if (i + j < all && at < width)
+                        x[j] = *(const float4 *)(first + (i + j) * apart + RESULT_HEAD + at);
 #pragma unroll
-                    for (int j = 0; j < AT_ONCE; j++)
-                        x[h][j] = first + h < heads && i + j < parts ? part(first + h, i + j)[2 + number] : 0;
-#pragma unroll
-                for (int h = 0; h < HEADS; h++)
-#pragma unroll
-                    for (int j = 0; j < AT_ONCE; j++)
-                        if (first + h < heads && i + j < parts)
-                            sum[h] += x[h][j] * room.head[first + h][i + j];
+                for (int j = 0; j < AT_ONCE; j++) {
+                    const float its = __shfl_sync(0xFFFFFFFFu, share, i + j & 31);
+                    if (i + j < all && at < width)
+                        sum.x += x[j].x * its, sum.y += x[j].y * its, sum.z += x[j].z * its, sum.w += x[j].w * its;
+                }
             }
-#pragma unroll
-            for (int h = 0; h < HEADS; h++)
-                if (first + h < heads)
-                    done(first + h, number, sum[h], room.head[first + h][32], room.head[first + h][33]);
+            if (at < width)
+                done(head, at, sum, most, total);
         }
+    }
+}
+
+/* Leaves four numbers of a result, from `number` on. */
+static __device__ __forceinline__ void leave_four(float *result, int number, float4 sum, float most, float total) {
+    *(float4 *)(result + RESULT_HEAD + number) = sum;
+    if (number == 0)
+        *(float2 *)result = make_float2(most, total);
+}
+
+static __device__ __forceinline__ float4 times(float4 x, float factor) {
+    return make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
+}
+
+/* Writes numbers `at` to at + 3 of a token's row, and hands them over. */
+static __device__ __forceinline__ void write_four(const gpu_call &c, int token, int at, float4 x) {
+    float *y = (float *)(c.v[0].data + (uint64_t)token * c.v[0].stride) + at;
+    y[0] = x.x, y[1] = x.y, y[2] = x.z, y[3] = x.w;
+    if (c.handed.at)
+        columns_hand(c, token, at, x);
 }
 
 /* Quantizes a head's elements to the cache's format, one unit per thread. */

@@ -157,50 +157,45 @@ static __device__ __forceinline__ void prepare(const gpu_call &c, const caches &
     }
 }
 
-static __device__ __forceinline__ float *split_result(const gpu_call &c, int d, int head, int split) {
-    return (float *)c.scratch + (int64_t)(head * (int)gridDim.x + split) * (d + 2);
-}
-
 /* Merges the warps' results in shared memory to the group's; the last split's group merges all and writes the output. */
 template <int D>
 static __device__ __forceinline__ void finish(const gpu_call &c, const shared_results<D> &r, int kv_head,
-                                              const heads_past &p, uint32_t *last) {
-    __shared__ merge_room room;
+                                              const heads_past &p) {
+    __shared__ int last;
     uint32_t *count = (uint32_t *)c.counters + kv_head;
-    const int heads = r.heads, first = kv_head * heads;
-    float *out = (float *)c.v[0].data;
-    const auto write = [&](int head, int number, float sum, float most, float total) {
-        out[(first + head) * D + number] = sum * share_of(most, total, head_sink(c, first + head));
+    const int first = kv_head * r.heads;
+    const auto result = [&](int head) { /* of the first split */
+                                        return (float *)c.scratch +
+                                               (int64_t)(first + head) * (int)gridDim.x * (D + RESULT_HEAD);
+    };
+    const auto write = [&](int head, int number, float4 sum, float most, float total) {
+        write_four(c, 0, (first + head) * D + number, times(sum, share_of(most, total, head_sink(c, first + head))));
     };
     __syncthreads();
     merge_parts(
-        WARPS, heads, D, room, [&](int head, int w) { return (const float *)r.of(w, head); },
-        [&](int head, int number, float sum, float most, float total) {
-            if (p.used == 1) {
+        r.heads, D, r.of(1, 0) - r.of(0, 0), [](int) { return WARPS; },
+        [&](int head) { return (const float *)r.of(0, head); },
+        [&](int head, int number, float4 sum, float most, float total) {
+            if (p.used == 1)
                 write(head, number, sum, most, total);
-                return;
-            }
-            float *to = split_result(c, D, first + head, p.split);
-            to[2 + number] = sum;
-            if (number == 0)
-                to[0] = most, to[1] = total;
+            else
+                leave_four(result(head) + p.split * (D + RESULT_HEAD), number, sum, most, total);
         });
     if (p.used == 1)
         return;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        *last = atomicAdd(count, 1) == (uint32_t)p.used - 1;
-        if (*last)
+        last = atomicAdd(count, 1) == (uint32_t)p.used - 1;
+        if (last)
             *count = 0;
         __threadfence();
     }
     __syncthreads();
-    if (!*(volatile uint32_t *)last)
-        return;
-    merge_parts(
-        p.used, heads, D, room, [&](int head, int s) { return (const float *)split_result(c, D, first + head, s); },
-        write);
+    if (last)
+        merge_parts(
+            r.heads, D, D + RESULT_HEAD, [&](int) { return p.used; },
+            [&](int head) { return (const float *)result(head); }, write);
 }
 
 template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(const gpu_call &c) {
@@ -265,7 +260,7 @@ template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(con
     __syncthreads();
     const shared_results<D> r = {(float *)memory, heads};
     leave(w, r);
-    finish<D>(c, r, blockIdx.y, p, (uint32_t *)raw);
+    finish(c, r, blockIdx.y, p);
 }
 
 #define HEADS(D, format, FORMAT)                                                                                       \

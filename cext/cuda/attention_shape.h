@@ -24,9 +24,9 @@ enum {
     IDS = 512 /* cached block indices, 2^n */,
     MOST_COLUMNS = 256 /* of a head, per warp or warpgroup */,
     ADD_BYTES = WARPS * 2 * 512 /* two steps' scores of each warp */,
-    MERGE_HEADS = 16 /* whose results a group merges, at most */,
-    MERGE_NUMBERS = 34 /* of a head */,
-    SPLIT_STATIC = 4096 /* bytes of shared memory besides that of the launch, at most */
+    RESULT_HEAD =
+        4 /* numbers before a result's sums: its largest score, the sum of its weights, and two that are unused */,
+    SPLIT_STATIC = 1024 /* bytes of shared memory besides that of the launch, at most */
 };
 
 /* Of attention_fixed: positions of a split, splits at most that groups of their own take, counters of tokens and KV heads. */
@@ -71,7 +71,7 @@ SHAPE_FN int wide_shared(int d, int parts, int hopper) {
 SHAPE_FN int split_shared(int d, int group, int hopper) {
     int parts = split_parts(d, hopper);
     int ring = WARPS * ring_stages(d, hopper) * (d / parts) * 64 + (parts > 1 ? ADD_BYTES : 0);
-    int results = WARPS / parts * group * (d + 2) * 4;
+    int results = WARPS / parts * group * (d + RESULT_HEAD) * 4;
     return ring > results ? ring : results;
 }
 
@@ -128,7 +128,7 @@ SHAPE_FN int fixed_shared(int d) {
 
 SHAPE_FN uint64_t attention_scratch(const gpu_call *c) {
     return 4 * (uint64_t)tiles_of(c) + 64 +
-           4 * (uint64_t)c->v[1].shape[0] * c->v[1].shape[1] * most_splits(c) * (c->v[1].shape[2] + 2);
+           4 * (uint64_t)c->v[1].shape[0] * c->v[1].shape[1] * most_splits(c) * (c->v[1].shape[2] + RESULT_HEAD);
 }
 
 #endif

@@ -14,34 +14,11 @@
  * others take heads of D numbers that see what is behind them, with plain scores. Where D is more than 256 (on other devices than Hopper, 128), warps share 16 keys and have as many of the columns each.
  */
 #include "attention_few.cuh"
-#include "columns_hand.cuh"
 
 /* Splits of what a token sees: first position, positions per split, number of splits. */
 struct cut {
     int start, chunk, used;
 };
-
-/* The tokens that a group takes at once: `count` from `first` on. */
-struct token_run {
-    int first, count;
-};
-
-/* The run that a token belongs to; of a short past each token is alone, for a run's end takes longer. Called by whole warps. */
-static __device__ __forceinline__ token_run run_of(const gpu_call &c, int token) {
-    const int most = run_tokens(c.v[1].shape[0], c.v[1].shape[1] / c.v[2].shape[1], c.v[1].shape[2]);
-    const int now = rows_of(&c, &c.v[1]), lane = threadIdx.x % 32;
-    if (most == 1)
-        return {token, 1};
-    const int follows = lane > 0 && lane < now && i32_at(&c.v[4], lane) == i32_at(&c.v[4], lane - 1) &&
-                        i32_at(&c.v[5], lane) == i32_at(&c.v[5], lane - 1) + 1;
-    const uint32_t begins = ~__ballot_sync(0xFFFFFFFFu, follows), before = (2u << token) - 1; /* FEW tokens at most */
-    const int begin = 31 - __clz(begins & before), end = __ffs(begins & ~before) - 1;
-    const int first = token - (token - begin) % most, count = min(most, end - first), pos = i32_at(&c.v[5], first);
-    const caches x = caches_of(c, 0);
-    if (!x.causal || (pos + count - sight_of(x, pos, pos).from) * now < RUN_LEAST)
-        return {token, 1};
-    return {first, count};
-}
 
 static __device__ __forceinline__ cut cut_of(const sight &s, int splits) {
     cut t;
@@ -146,48 +123,32 @@ static __device__ __forceinline__ void walk(const gpu_call &c, const caches &x, 
 static __device__ __forceinline__ float *left_result(const gpu_call &c, int d, int token, int head, int splits,
                                                      int split) {
     const int64_t heads = c.v[1].shape[1];
-    return (float *)c.scratch + tiles_of(&c) + ((token * heads + head) * splits + split) * (d + 2);
-}
-
-static __device__ __forceinline__ float *output_row(const gpu_call &c, int d, int token, int head) {
-    return (float *)(c.v[0].data + (uint64_t)token * c.v[0].stride) + head * d;
+    const int64_t row = (token * heads + head) * splits + split;
+    return (float *)c.scratch + (tiles_of(&c) + 3) / 4 * 4 + row * (d + RESULT_HEAD);
 }
 
 static __device__ __forceinline__ void write_output(const gpu_call &c, int d, int token, int head, int number,
-                                                    float x) {
-    output_row(c, d, token, head)[number] = x;
-    if (c.handed.at)
-        columns_hand_one(c, token, head * d + number, x);
+                                                    float4 sum, float most, float total) {
+    write_four(c, token, head * d + number, times(sum, share_of(most, total, sink_of(c, head))));
 }
 
-/* Merges the warps' results to the group's, which overwrites warp 0's. */
-template <int RESULTS, int D>
-static __device__ __forceinline__ void merge_warps(const shared_results<D> &r, merge_room &room) {
+/* Merges the warps' results of a split: of a token that has others too, to be joined with these; else to the output. width: the head's numbers,
+ * of D columns; used(i): splits of the run's token i, 0 where it does not see this one. */
+template <int RESULTS, int D, class USED>
+static __device__ __forceinline__ void leave_results(const gpu_call &c, const shared_results<D> &r,
+                                                     const token_run &run, const split_heads &h, int width, USED used) {
     __syncthreads();
     merge_parts(
-        RESULTS, r.heads, D, room, [&](int head, int w) { return (const float *)r.of(w, head); },
-        [&](int head, int number, float sum, float most, float total) {
-            float *to = r.of(0, head);
-            to[2 + number] = sum;
-            if (number == 0)
-                to[0] = most, to[1] = total;
+        r.heads, width, r.of(1, 0) - r.of(0, 0), [](int) { return RESULTS; },
+        [&](int column) { return (const float *)r.of(0, column); },
+        [&](int column, int number, float4 sum, float most, float total) {
+            const int token = run.first + column / h.heads, head = h.first + column % h.heads,
+                      all = used(column / h.heads);
+            if (all > 1)
+                leave_four(left_result(c, width, token, head, gridDim.z, blockIdx.z), number, sum, most, total);
+            else if (all == 1)
+                write_output(c, width, token, head, number, sum, most, total);
         });
-    __syncthreads();
-}
-
-/* Leaves the results of a token's heads, from column `column` on. width: the head's numbers, of D columns. */
-template <int D>
-static __device__ __forceinline__ void leave_result(const gpu_call &c, const shared_results<D> &r, int token,
-                                                    const split_heads &h, int column, int width, int splits, int used) {
-    for (int i = threadIdx.x; i < h.heads * (width + 2); i += 32 * WARPS) {
-        const int head = h.first + i / (width + 2), number = i % (width + 2);
-        const float *mine = r.of(0, column + i / (width + 2));
-        if (used > 1)
-            left_result(c, width, token, head, splits, blockIdx.z)[number] = mine[number];
-        else if (number >= 2)
-            write_output(c, width, token, head, number - 2,
-                         mine[number] * share_of(mine[0], mine[1], sink_of(c, head)));
-    }
 }
 
 static __device__ __forceinline__ bool joins_last(const gpu_call &c) {
@@ -197,7 +158,7 @@ static __device__ __forceinline__ bool joins_last(const gpu_call &c) {
 /* Of few tokens: the group that ends last of all that have splits of a token merges them, for each token of the run. used: splits of the
  * run's token whose number this thread has, 0 where this group has none. One function for all kernels, which compile sooner so. */
 static __device__ __noinline__ void join_last(const gpu_call &c, const token_run run, const split_heads h, int width,
-                                              merge_room &room, int used) {
+                                              int used) {
     __shared__ int last[FEW];
     __threadfence();
     __syncthreads();
@@ -209,26 +170,20 @@ static __device__ __noinline__ void join_last(const gpu_call &c, const token_run
         __threadfence();
     }
     __syncthreads();
-    for (int t = 0; t < run.count; t++)
-        if (last[t]) {
-            const int token = run.first + t;
-            merge_parts(
-                last[t], h.heads, width, room,
-                [&](int head, int s) {
-                    return (const float *)left_result(c, width, token, h.first + head, gridDim.z, s);
-                },
-                [&](int head, int number, float sum, float most, float total) {
-                    write_output(c, width, token, h.first + head, number,
-                                 sum * share_of(most, total, sink_of(c, h.first + head)));
-                });
-            __syncthreads(); /* the room is the next token's */
-        }
+    merge_parts(
+        run.count * h.heads, width, width + RESULT_HEAD, [&](int column) { return last[column / h.heads]; },
+        [&](int column) {
+            const int token = run.first + column / h.heads;
+            return (const float *)left_result(c, width, token, h.first + column % h.heads, gridDim.z, 0);
+        },
+        [&](int column, int number, float4 sum, float most, float total) {
+            write_output(c, width, run.first + column / h.heads, h.first + column % h.heads, number, sum, most, total);
+        });
 }
 
 /* A split of a run of tokens. */
 template <int FORMAT, int D>
-static __device__ __forceinline__ void split_run(const gpu_call &c, const token_run &run, const split_heads &h,
-                                                 merge_room &room) {
+static __device__ __forceinline__ void split_run(const gpu_call &c, const token_run &run, const split_heads &h) {
     typedef run_shape<FORMAT, D> S;
     extern __shared__ __align__(16) uint8_t memory[];
     const int splits = gridDim.z, warp = threadIdx.x / 32, slot = i32_at(&c.v[4], run.first),
@@ -261,34 +216,30 @@ static __device__ __forceinline__ void split_run(const gpu_call &c, const token_
     walk<S, FORMAT, D, 2>(c, x, ring, w, scores, run, h, slot, begin, end, first.from, &bad);
     __syncthreads();
     leave(w, r);
-    merge_warps<S::RESULTS>(r, room);
     if (bad)
         fault(&c);
     const auto used = [&](int i) {
         const sight own = token_sight(c, x, slot, pos + i);
         return begin < own.to ? cut_in_run(c, x, run, slot, own, splits).used : 0;
     };
-    for (int i = 0; i < run.count; i++)
-        if (used(i))
-            leave_result<D>(c, r, run.first + i, h, i * h.heads, D, splits, used(i));
+    leave_results<S::RESULTS>(c, r, run, h, D, used);
     if (joins_last(c))
-        join_last(c, run, h, D, room, (int)threadIdx.x < run.count ? used((int)threadIdx.x) : 0);
+        join_last(c, run, h, D, (int)threadIdx.x < run.count ? used((int)threadIdx.x) : 0);
 }
 
 template <int FORMAT, int D, int N, bool ANY>
 static __device__ __forceinline__ void split_token(const gpu_call &c, int token) {
     typedef split_shape<FORMAT, D, N, ANY> S;
     extern __shared__ __align__(16) uint8_t memory[];
-    __shared__ merge_room room;
     if (beyond(c, token, !ANY || ((const arg_attention *)c.arg)->causal))
         return;
     const split_heads h = heads_of(c, 8 * N);
-    const token_run run = run_of(c, token);
+    const token_run run = run_of(c, caches_of(c, 0), token);
     if constexpr (!ANY && N == 1 && D <= 128) {
         if (token != run.first) /* the first token's group takes it */
             return;
         if (run.count > 1) {
-            split_run<FORMAT, D>(c, run, h, room);
+            split_run<FORMAT, D>(c, run, h);
             return;
         }
     }
@@ -320,32 +271,29 @@ static __device__ __forceinline__ void split_token(const gpu_call &c, int token)
     walk<S, FORMAT, D, N>(c, x, ring, w, scores, {token, 1}, h, slot, begin, end, seen.from, &bad);
     __syncthreads();
     leave(w, r);
-    merge_warps<S::RESULTS>(r, room);
     if (bad)
         fault(&c);
-    leave_result<D>(c, r, token, h, 0, S::width(c), splits, t.used);
+    leave_results<S::RESULTS>(c, r, {token, 1}, h, S::width(c), [&](int) { return t.used; });
     if (joins_last(c))
-        join_last(c, {token, 1}, h, S::width(c), room, t.used);
+        join_last(c, {token, 1}, h, S::width(c), t.used);
 }
 
-static __device__ __forceinline__ void join_token(const gpu_call &c, int token, merge_room &room) {
+static __device__ __forceinline__ void join_token(const gpu_call &c, int token) {
     const caches x = caches_of(c, 0);
     const int head = blockIdx.x, splits = most_splits(&c), slot = i32_at(&c.v[4], token), pos = i32_at(&c.v[5], token);
     const int width = c.v[1].shape[2];
-    const float sink = sink_of(c, head);
     const sight seen = token_sight(c, x, slot, pos);
     if (!place_good(x, slot, pos) || !place_good(x, slot, seen.to - 1))
         return;
-    const cut t = cut_in_run(c, x, run_of(c, token), slot, seen, splits);
+    const cut t = cut_in_run(c, x, run_of(c, x, token), slot, seen, splits);
     if (t.used < 2)
         return;
     merge_parts(
-        t.used, 1, width, room,
-        [&](int, int s) { return (const float *)left_result(c, width, token, head, splits, s); },
-        [&](int, int number, float sum, float most, float total) {
-            output_row(c, width, token, head)[number] = sum * share_of(most, total, sink);
+        1, width, width + RESULT_HEAD, [&](int) { return t.used; },
+        [&](int) { return (const float *)left_result(c, width, token, head, splits, 0); },
+        [&](int, int number, float4 sum, float most, float total) {
+            write_output(c, width, token, head, number, sum, most, total);
         });
-    __syncthreads(); /* the room is the next token's */
 }
 
 #define SPLIT(name, FORMAT, D, N, ANY, GROUPS)                                                                         \
@@ -375,9 +323,8 @@ SPLITS(q4_0, CACHE_Q4_0)
 #define JOIN(format)                                                                                                   \
     extern "C" __global__ void __launch_bounds__(32 * WARPS)                                                           \
         attention_join_##format(const __grid_constant__ gpu_call c) {                                                  \
-        __shared__ merge_room room;                                                                                    \
         if (most_splits(&c) > 1)                                                                                       \
-            each_token(c, blockIdx.y, gridDim.y, [&](int t) { join_token(c, t, room); });                              \
+            each_token(c, blockIdx.y, gridDim.y, [&](int t) { join_token(c, t); });                                    \
     }
 JOIN(f16)
 JOIN(bf16)

@@ -39,14 +39,6 @@ static __device__ __forceinline__ void columns_hand(const gpu_call &c, int token
     }
 }
 
-/* Element k of a token, for a product without a norm (HANDS_PLAIN). */
-static __device__ __forceinline__ void columns_hand_one(const gpu_call &c, int token, int k, float v) {
-    const int in = k % 16;
-    char *to = c.handed.order == HAND_PLAIN ? hand_piece(c, token, k, in / 8) + in % 8 * 2
-                                            : hand_piece(c, token, k, in % 2) + in / 4 * 4 + in / 2 % 2 * 2;
-    *(uint16_t *)to = (uint16_t)bfloats_of_floats(v, 0.0f);
-}
-
 /* Where a product's activations lie. */
 static __device__ __forceinline__ const char *activations_of(const gpu_call &c) {
     return (const char *)(c.taken ? c.taken : c.scratch);

@@ -11,7 +11,7 @@ enum {
 enum { HEADS_MOST = 8 /* most query heads per KV head */ };
 
 SHAPE_FN int heads_shared(int d, int heads, int hopper) {
-    int ring = WARPS * ring_stages(d, hopper) * d * 64, results = WARPS * heads * (d + 2) * 4;
+    int ring = WARPS * ring_stages(d, hopper) * d * 64, results = WARPS * heads * (d + RESULT_HEAD) * 4;
     return (ring > results ? ring : results) + (2 * heads + 3) * d * 4 + HEADS_FRESH;
 }
 
