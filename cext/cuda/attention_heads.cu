@@ -1,25 +1,48 @@
-/* attention_heads.cu: one launch for all attention steps of a layer for one token: biases or norms of heads, RoPE, quantization of
- * the token's key and value and their write to the cache, attention over the past, and the merge of splits by the last group.
+/* attention_heads.cu: one launch for all attention steps of a layer, of up to 16 tokens: biases or norms of heads, RoPE, quantization of
+ * the tokens' keys and values and their write to the cache, attention over the past, and the merge of splits by the last group.
  *
- * The past does not depend on this step, so its first keys and values are loaded before the previous kernel ends; the token's
- * own key and value are read from shared memory. A group is four warps, as in attention_split.cu, and computes a split of one
- * KV head. Splits depend on the position and the launch's maximum number of splits alone. Keys and values of F16, BF16 and FP8
- * are loaded by the lanes that multiply them, Q8_0 and Q4_0 blocks go unchanged to shared memory. A counter per KV head is 0
- * before and after.
+ * A group is four warps, as in attention_split.cu, and computes a split of the past of one token and KV head, or of a run of tokens (run_of in
+ * attention_few.cuh). The past ends where the step's own keys of that slot begin, so it does not depend on this step, and its first keys and
+ * values are loaded before the previous kernel ends. The step's own keys and values are prepared by each group that needs them, and read from
+ * shared memory: by the group of the last split, which writes those of its tokens to the cache. Splits depend on the position and the launch's
+ * maximum number of splits alone. Keys and values of F16, BF16 and FP8 are loaded by the lanes that multiply them, Q8_0 and Q4_0 blocks go
+ * unchanged to shared memory. A counter per token and KV head is 0 before and after.
  */
 #include "attention_few.cuh"
 #include "heads.h"
-#include "rope.k.h"
 #include "tile.cuh"
 
-template <int FORMAT, int D> struct heads_shape {
+/* MANY: the kernel is of several tokens. */
+template <int FORMAT, int D, bool MANY> struct heads_shape {
     static constexpr bool BLOCKS = FORMAT == CACHE_Q8_0 || FORMAT == CACHE_Q4_0;
     static constexpr int BYTES = cache_row<FORMAT>::bytes(D),
                          HALF = SPAN * BYTES; /* of a warp's step, keys or values */
-    static constexpr int STAGES = lane_ring<FORMAT, D>::STAGES, WARP = lane_ring<FORMAT, D>::WARP;
+    static constexpr int STAGES = heads_stages(D, MANY, HOPPER);
+    typedef lane_ring<FORMAT, D, false, STAGES> ring;
+    static constexpr int WARP = ring::WARP;
 };
 
-typedef scoring<1, true, 1> head_scores;
+template <int N, bool MANY> struct head_scores : scoring<N, true, 1> {};
+
+/* Of several tokens: a head's token sees positions of its own. hole: positions of the past that this step writes, which are read as the step's
+ * own keys. */
+template <int N> struct head_scores<N, true> : scoring<N, true, 1> {
+    int from[N][2], to[N][2], holes;
+    const int *hole;
+
+    __device__ __forceinline__ void hide(float (&s)[4], int n, int key, int first, int end) const {
+        const int row = key + (int)threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int at = row + i / 2 * 8;
+            if (at < max(first, from[n][i % 2]) || at >= min(end, to[n][i % 2]))
+                s[i] = -INFINITY;
+            for (int j = 0; j < holes; j++)
+                if (at == hole[j])
+                    s[i] = -INFINITY;
+        }
+    }
+};
 
 /* A head's sink, the last input, times log2(e). */
 static __device__ __forceinline__ float head_sink(const gpu_call &c, int head) {
@@ -28,158 +51,268 @@ static __device__ __forceinline__ float head_sink(const gpu_call &c, int head) {
     return (int)c.n_in > own ? ((const float *)c.v[c.n_in].data)[head] * LOG2_E : -INFINITY;
 }
 
-/* A split of the past of one KV head. */
+/* A split of the past of one slot and KV head, for `count` tokens from `token` on, at positions from `pos` on. Of the step's tokens `fresh`
+ * have keys that these see, at positions from `first` on; each lane has the row of its token's key among them, or -1.
+ * holes: these positions are not in a row, so the past ends at the token's own, and theirs are skipped. */
 struct heads_past {
-    int split, used, from, begin, end, slot, pos, good;
+    int token, count, slot, pos, good;
+    int first, fresh, row;
+    int split, used, most /* splits, at most */, from, begin, end;
+    bool holes;
 };
 
-static __device__ __forceinline__ heads_past past_of(const gpu_call &c, const caches &x) {
-    heads_past p;
-    p.slot = i32_at(&c.v[4], 0), p.pos = i32_at(&c.v[5], 0), p.split = blockIdx.x;
-    p.good = place_good(x, p.slot, p.pos);
+/* Which keys of the step a token or a run sees. False: their positions are not in a row. Called by whole warps. */
+static __device__ __forceinline__ bool find_fresh(const gpu_call &c, const caches &x, heads_past &p) {
+    const int lane = threadIdx.x % 32, last = p.pos + p.count - 1, here = lane < rows_now(c, c.v[1]);
+    const int slot = here ? i32_at(&c.v[4], lane) : -1, pos = here ? i32_at(&c.v[5], lane) : -1;
     p.from = sight_of(x, p.pos, p.pos).from;
-    const int start = p.from / SPAN * SPAN, all = p.pos - start, most = gridDim.x;
-    const int chunk = max(((all + most - 1) / most + STRIDE - 1) / STRIDE * STRIDE, (int)HEADS_CHUNK);
+    const uint32_t seen = __ballot_sync(~0u, here && slot == p.slot && pos >= p.from && pos <= last);
+    const bool own = seen >> lane & 1;
+    p.fresh = __popc(seen);
+    p.first = (int)__reduce_min_sync(~0u, own ? (uint32_t)pos : ~0u);
+    p.holes = last - p.first + 1 != p.fresh;
+    p.row = !own ? -1 : p.holes ? __popc(seen & ((1u << lane) - 1)) : pos - p.first;
+    if (p.holes)
+        p.first = p.pos;
+    return !p.holes;
+}
+
+template <bool MANY> static __device__ __forceinline__ heads_past past_of(const gpu_call &c, const caches &x) {
+    heads_past p = {};
+    p.token = MANY ? blockIdx.y : 0, p.count = p.fresh = 1, p.split = MANY ? blockIdx.z : blockIdx.x;
+    p.slot = i32_at(&c.v[4], p.token), p.pos = p.first = i32_at(&c.v[5], p.token);
+    if constexpr (MANY) {
+        const token_run run = run_of(c, x, p.token);
+        heads_past all = p;
+        all.token = run.first, all.count = run.count, all.pos = i32_at(&c.v[5], run.first);
+        if (find_fresh(c, x, all) && run.count > 1) {
+            p = all;
+            p.count = run.first == (int)blockIdx.y ? run.count : 0; /* the first token's group takes it */
+        } else {
+            find_fresh(c, x, p);
+        }
+    } else {
+        p.from = sight_of(x, p.pos, p.pos).from;
+    }
+    p.good = place_good(x, p.slot, p.pos) && place_good(x, p.slot, p.pos + max(p.count, 1) - 1);
+    const int start = p.from / SPAN * SPAN, all = p.first - start;
+    p.most = MANY ? gridDim.z : gridDim.x;
+    if (p.count > 1) /* a run's results are many, and one group merges them */
+        p.most = (p.most + 1) / 2;
+    const int chunk = max(((all + p.most - 1) / p.most + STRIDE - 1) / STRIDE * STRIDE, (int)HEADS_CHUNK);
     p.used = max((all + chunk - 1) / chunk, 1);
-    p.begin = start + p.split * chunk, p.end = min(p.begin + chunk, p.pos);
+    p.begin = start + p.split * chunk, p.end = min(p.begin + chunk, p.first);
     return p;
 }
 
 /* A warp's step of quantized blocks, in the cache's layout, 16 bytes per lane at a time. */
 template <int FORMAT, int D>
 static __device__ __forceinline__ void fetch_rows(const caches &x, char *to, int block, int key) {
-    typedef heads_shape<FORMAT, D> S;
-    const uint64_t in = (uint64_t)(x.head * x.block + (key & (x.block - 1))) * S::BYTES;
+    constexpr int HALF = SPAN * cache_row<FORMAT>::bytes(D);
+    const uint64_t in = (uint64_t)(x.head * x.block + (key & (x.block - 1))) * cache_row<FORMAT>::bytes(D);
     const uint8_t *k = x.k + (uint64_t)block * x.k_stride + in, *v = x.v + (uint64_t)block * x.v_stride + in;
-    for (int i = threadIdx.x % 32; i < S::HALF / 16; i += 32) {
+    for (int i = threadIdx.x % 32; i < HALF / 16; i += 32) {
         copy_16(shared_address(to) + 16 * i, k + 16 * i, 1);
-        copy_16(shared_address(to) + S::HALF + 16 * i, v + 16 * i, 1);
+        copy_16(shared_address(to) + HALF + 16 * i, v + 16 * i, 1);
     }
 }
 
-template <int FORMAT, int D>
-static __device__ __forceinline__ void fetch_step(const caches &x, char *memory, const lane_ring<FORMAT, D> &ring,
+template <class S, int FORMAT, int D>
+static __device__ __forceinline__ void fetch_step(const caches &x, char *memory, const typename S::ring &ring,
                                                   int stage, int block, int key, const heads_past &p) {
-    typedef heads_shape<FORMAT, D> S;
     if constexpr (S::BLOCKS)
         fetch_rows<FORMAT, D>(x, memory + threadIdx.x / 32 * S::WARP + stage * (S::WARP / S::STAGES), block, key);
     else
         ring.fetch_pieces(
             x.k + (uint64_t)block * x.k_stride + (uint64_t)(x.head * x.block + (key & (x.block - 1))) * S::BYTES,
             x.v + (uint64_t)block * x.v_stride + (uint64_t)(x.head * x.block + (key & (x.block - 1))) * S::BYTES, stage,
-            key, p.from, p.pos);
+            key, p.from, p.first);
 }
 
-template <int FORMAT, int D>
-static __device__ __forceinline__ void meet_step(warp_state<D, 1> &w, char *memory, const lane_ring<FORMAT, D> &ring,
-                                                 head_scores &scores, int stage, int key, const heads_past &p) {
-    typedef heads_shape<FORMAT, D> S;
-    uint32_t b[1][2];
+/* 16 keys and their values, from position `key` on, of which those in [from, to) count. */
+template <int FORMAT, int D, int N, class ROWS, class SCORES>
+static __device__ __forceinline__ void meet(warp_state<D, N> &w, const ROWS &keys, const ROWS &values, SCORES &scores,
+                                            int stage, int key, int from, int to) {
+    uint32_t b[N][2];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        weigh<FORMAT, D, N>(w, keys, scores, stage, n, key, from, to, b[n]);
+    add_values<FORMAT, D, N>(w, values, stage, b);
+}
+
+template <class S, int FORMAT, int D, int N, class SCORES>
+static __device__ __forceinline__ void meet_step(warp_state<D, N> &w, char *memory, const typename S::ring &ring,
+                                                 SCORES &scores, int stage, int key, const heads_past &p) {
     if constexpr (S::BLOCKS) {
-        past_rows<FORMAT, D> rows = {memory + threadIdx.x / 32 * S::WARP + stage * (S::WARP / S::STAGES), S::BYTES,
-                                     p.from - key, p.pos - key};
+        const char *at = memory + threadIdx.x / 32 * S::WARP + stage * (S::WARP / S::STAGES);
+        const past_rows<FORMAT, D> keys = {at, S::BYTES, p.from - key, p.first - key},
+                                   values = {at + S::HALF, S::BYTES, p.from - key, p.first - key};
         __syncwarp();
-        weigh<FORMAT, D, 1>(w, rows, scores, 0, 0, key, p.from, p.pos, b[0]);
-        rows.at += S::HALF;
-        add_values<FORMAT, D, 1>(w, rows, 0, b);
+        meet<FORMAT, D, N>(w, keys, values, scores, 0, key, p.from, p.first);
         __syncwarp();
     } else {
-        weigh<FORMAT, D, 1>(w, ring, scores, stage, 0, key, p.from, p.pos, b[0]);
-        add_values<FORMAT, D, 1>(w, ring, stage, b);
+        meet<FORMAT, D, N>(w, ring, ring, scores, stage, key, p.from, p.first);
     }
 }
 
-/* Adds the biases to the token's heads, or takes their norms, in shared memory: n query heads, then a key and a value. A warp
- * computes a head at a time. */
-template <int D>
-static __device__ __forceinline__ void prepare_inputs(const gpu_call &c, int kv_head, int heads, int n, float *raw) {
+/* A lane's numbers of a head before RoPE, each 32nd, with the cosines and sines of their pairs. */
+template <int D> struct head_row {
+    float x[D / 32], cosine[D / 32], sine[D / 32];
+};
+
+/* A head of the step: a query (part 0), a key (1) or a value (2). */
+struct head_place {
+    int part, token, head;
+};
+
+template <int D> static __device__ __forceinline__ head_row<D> load_row(const gpu_call &c, const head_place &h) {
     const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
-    const int lane = threadIdx.x % 32;
-    for (int head = threadIdx.x / 32; head < n; head += WARPS) {
-        const int part = head < heads ? 0 : head == heads ? 1 : 2;
-        float *x = raw + head * D;
-        if (a->biases) {
-            const float *bias = (const float *)c.v[10 + part].data + (part ? kv_head : kv_head * heads + head) * D;
-            for (int i = lane; i < D; i += 32)
-                x[i] += bias[i];
-        }
-        if (a->norms && part < 2) {
-            const float *norm = (const float *)c.v[10 + part].data;
-            float sum = 0;
-            for (int i = lane; i < D; i += 32)
-                sum += x[i] * x[i];
-            for (int o = 16; o > 0; o /= 2)
-                sum += __shfl_xor_sync(0xFFFFFFFFu, sum, o);
-            sum = sqrtf(sum / (float)D + a->eps);
-            for (int i = lane; i < D; i += 32)
-                x[i] = x[i] / sum * norm[i];
-        }
+    const int n_rot = h.part < 2 ? c.v[7].shape[1] : 0, half = n_rot / 2, lane = threadIdx.x % 32;
+    const float *from = ROW(const float, c.v + (h.part ? 7 + h.part : 1), h.token) + h.head * D,
+                *table = ROW(const float, c.v + 7, h.token);
+    head_row<D> r;
+#pragma unroll
+    for (int i = 0; i < D / 32; i++) {
+        const int at = lane + 32 * i, pair = a->style == HAL_ROPE_HALVES ? (at < half ? at : at - half) : at / 2;
+        r.x[i] = from[at];
+        r.cosine[i] = at < n_rot ? table[pair] : 1.0f, r.sine[i] = at < n_rot ? table[half + pair] : 0.0f;
     }
+    return r;
 }
 
-/* The token's heads to shared memory; own: its key and value too, coded to `fresh` and to the caches' block (-1: nowhere). */
+/* Finishes a head: adds its bias or takes its norm, then RoPE; to: where the warp leaves it in shared memory. */
+template <int D>
+static __device__ __forceinline__ void finish_row(const gpu_call &c, const head_place &h, head_row<D> r, float *to) {
+    const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
+    const int n_rot = h.part < 2 ? c.v[7].shape[1] : 0, half = n_rot / 2, lane = threadIdx.x % 32;
+    const bool halves = a->style == HAL_ROPE_HALVES;
+    if (a->biases) {
+        const float *bias = (const float *)c.v[10 + h.part].data + h.head * D;
+#pragma unroll
+        for (int i = 0; i < D / 32; i++)
+            r.x[i] += bias[lane + 32 * i];
+    }
+    if (a->norms && h.part < 2) {
+        const float *norm = (const float *)c.v[10 + h.part].data;
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < D / 32; i++)
+            sum += r.x[i] * r.x[i];
+#pragma unroll
+        for (int o = 16; o > 0; o /= 2)
+            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, o);
+        sum = sqrtf(sum / (float)D + a->eps);
+#pragma unroll
+        for (int i = 0; i < D / 32; i++)
+            r.x[i] = r.x[i] / sum * norm[lane + 32 * i];
+    }
+    float other[D / 32] = {};
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < D / 32; i++)
+        to[lane + 32 * i] = r.x[i];
+    __syncwarp();
+    if (n_rot == 0)
+        return;
+#pragma unroll
+    for (int i = 0; i < D / 32; i++) {
+        const int at = lane + 32 * i, low = halves ? at < half : at % 2 == 0, apart = halves ? half : 1;
+        if (at < n_rot)
+            other[i] = low ? -to[at + apart] : to[at - apart];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < D / 32; i++)
+        to[lane + 32 * i] = r.x[i] * r.cosine[i] + other[i] * r.sine[i];
+    __syncwarp();
+}
+
+/* Where a group's shared memory holds what it prepares. */
+template <int FORMAT, int D> struct heads_room {
+    float *q /* the queries */, *own /* of a warp, a head on its way */;
+    char *keys, *values; /* the step's, coded, rows of the cache's bytes */
+};
+
+/* The queries of the group's tokens to shared memory; own: the step's keys and values that they see too, coded. A warp takes each fourth
+ * head, and loads the next one meanwhile. */
 template <int FORMAT, int D>
-static __device__ __forceinline__ void prepare(const gpu_call &c, const caches &x, const heads_past &p, int heads,
-                                               float *q, float *raw, char *fresh, bool own, int block) {
-    const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
-    const int n_rot = c.v[7].shape[1], style = a->style, all = own ? heads + 2 : heads, n = all * (D / 4);
-    float *cos_sin = raw + (heads + 2) * D;
-    for (int i = threadIdx.x; i < n; i += 32 * WARPS) {
-        const int head = i / (D / 4);
-        const float *from = head < heads    ? ROW(const float, c.v + 1, 0) + (x.head * heads + head) * D
-                            : head == heads ? ROW(const float, c.v + 8, 0) + x.head * D
-                                            : ROW(const float, c.v + 9, 0) + x.head * D;
-        ((float4 *)raw)[i] = ((const float4 *)from)[i % (D / 4)];
-    }
-    for (int i = threadIdx.x; i < n_rot; i += 32 * WARPS)
-        cos_sin[i] = ROW(const float, c.v + 7, 0)[i];
-    __syncthreads();
-    if (a->biases | a->norms) {
-        prepare_inputs<D>(c, x.head, heads, all, raw);
-        __syncthreads();
-    }
-    for (int i = threadIdx.x; i < heads * D; i += 32 * WARPS)
-        q[i] = rope_at(raw + i / D * D, cos_sin, n_rot, style, i % D);
-    if (own) {
-        code_row<FORMAT, D>(fresh, threadIdx.x,
-                            [&](int k) { return rope_at(raw + heads * D, cos_sin, n_rot, style, k); });
-        code_row<FORMAT, D>(fresh + HEADS_FRESH / 2,
-                            heads_shape<FORMAT, D>::BLOCKS ? (int)threadIdx.x - 64 : (int)threadIdx.x,
-                            [&](int k) { return raw[(heads + 1) * D + k]; });
-    }
-    __syncthreads();
-    for (int h = 0; own && block >= 0 && h < 2; h++) {
-        constexpr int BYTES = heads_shape<FORMAT, D>::BYTES;
-        uint8_t *to = (uint8_t *)(h ? x.v + (uint64_t)block * x.v_stride : x.k + (uint64_t)block * x.k_stride);
-        uint16_t *row = (uint16_t *)(to + (uint64_t)(x.head * x.block + (p.pos & (x.block - 1))) * BYTES);
-        for (int i = threadIdx.x; i < BYTES / 2; i += 32 * WARPS)
-            row[i] = ((const uint16_t *)(fresh + h * (HEADS_FRESH / 2)))[i];
+static __device__ __forceinline__ void prepare(const gpu_call &c, const heads_past &p, int kv_head, int heads,
+                                               const heads_room<FORMAT, D> &room, bool own) {
+    constexpr int BYTES = cache_row<FORMAT>::bytes(D);
+    const int lane = threadIdx.x % 32, queries = p.count * heads, all = queries + (own ? 2 * p.fresh : 0);
+    const auto place = [&](int i) -> head_place {
+        const int key = i - queries, row = key < p.fresh ? key : key - p.fresh;
+        const int token = __ffs(__ballot_sync(~0u, p.row == row)) - 1;
+        if (key < 0)
+            return {0, p.token + i / heads, kv_head * heads + i % heads};
+        return {key < p.fresh ? 1 : 2, token, kv_head};
+    };
+    int i = threadIdx.x / 32;
+    head_place next = {};
+    head_row<D> coming = {};
+    if (i < all)
+        next = place(i), coming = load_row<D>(c, next);
+    for (; i < all; i += WARPS) {
+        const head_place h = next;
+        const head_row<D> r = coming;
+        if (i + WARPS < all)
+            next = place(i + WARPS), coming = load_row<D>(c, next);
+        finish_row<D>(c, h, r, h.part ? room.own : room.q + i * D);
+        if (h.part) {
+            const int row = i - queries - (h.part == 1 ? 0 : p.fresh);
+            char *to = (h.part == 1 ? room.keys : room.values) + row * BYTES;
+            for (int k = lane; k < D; k += 32)
+                code_row<FORMAT, D>(to, k, [&](int at) { return room.own[at]; });
+        }
     }
 }
 
-/* Merges the warps' results in shared memory to the group's; the last split's group merges all and writes the output. */
+/* Writes the tokens' keys and values to the cache. block: the first token's. */
+template <int FORMAT, int D>
+static __device__ __forceinline__ void write_rows(const caches &x, const heads_past &p,
+                                                  const heads_room<FORMAT, D> &room, int block, int *lost) {
+    constexpr int BYTES = cache_row<FORMAT>::bytes(D);
+    const int32_t *table = x.table + p.slot * x.table_stride;
+    const int row = __shfl_sync(~0u, p.row, p.token);
+    for (int t = 0; t < p.count; t++) {
+        const int pos = p.pos + t, same = pos >> x.shift == p.pos >> x.shift;
+        const int there = same ? block : good_block(x, table[pos >> x.shift], lost);
+        if (*lost)
+            continue;
+        for (int h = 0; h < 2; h++) {
+            uint8_t *to = (uint8_t *)(h ? x.v + (uint64_t)there * x.v_stride : x.k + (uint64_t)there * x.k_stride) +
+                          (uint64_t)(x.head * x.block + (pos & (x.block - 1))) * BYTES;
+            const char *from = (h ? room.values : room.keys) + (row + t) * BYTES;
+            for (int i = threadIdx.x; i < BYTES / 2; i += 32 * WARPS)
+                ((uint16_t *)to)[i] = ((const uint16_t *)from)[i];
+        }
+    }
+}
+
+/* Merges the warps' results in shared memory to the group's; the last split's group merges all and writes the output. r has `heads` results of
+ * each of the group's tokens, one token's behind the other's. */
 template <int D>
-static __device__ __forceinline__ void finish(const gpu_call &c, const shared_results<D> &r, int kv_head,
+static __device__ __forceinline__ void finish(const gpu_call &c, const shared_results<D> &r, int kv_head, int heads,
                                               const heads_past &p) {
     __shared__ int last;
-    uint32_t *count = (uint32_t *)c.counters + kv_head;
-    const int first = kv_head * r.heads;
-    const auto result = [&](int head) { /* of the first split */
-                                        return (float *)c.scratch +
-                                               (int64_t)(first + head) * (int)gridDim.x * (D + RESULT_HEAD);
+    uint32_t *count = (uint32_t *)c.counters + p.token * c.v[2].shape[1] + kv_head;
+    const auto result = [&](int i) {
+        const int64_t row = (int64_t)(p.token + i / heads) * c.v[1].shape[1] + kv_head * heads + i % heads;
+        return (float *)c.scratch + row * p.most * (D + RESULT_HEAD); /* of the first split */
     };
-    const auto write = [&](int head, int number, float4 sum, float most, float total) {
-        write_four(c, 0, (first + head) * D + number, times(sum, share_of(most, total, head_sink(c, first + head))));
+    const auto write = [&](int i, int number, float4 sum, float most, float total) {
+        const int head = kv_head * heads + i % heads;
+        write_four(c, p.token + i / heads, head * D + number, times(sum, share_of(most, total, head_sink(c, head))));
     };
     __syncthreads();
     merge_parts(
         r.heads, D, r.of(1, 0) - r.of(0, 0), [](int) { return WARPS; },
-        [&](int head) { return (const float *)r.of(0, head); },
-        [&](int head, int number, float4 sum, float most, float total) {
+        [&](int i) { return (const float *)r.of(0, i); },
+        [&](int i, int number, float4 sum, float most, float total) {
             if (p.used == 1)
-                write(head, number, sum, most, total);
+                write(i, number, sum, most, total);
             else
-                leave_four(result(head) + p.split * (D + RESULT_HEAD), number, sum, most, total);
+                leave_four(result(i) + p.split * (D + RESULT_HEAD), number, sum, most, total);
         });
     if (p.used == 1)
         return;
@@ -194,79 +327,137 @@ static __device__ __forceinline__ void finish(const gpu_call &c, const shared_re
     __syncthreads();
     if (last)
         merge_parts(
-            r.heads, D, D + RESULT_HEAD, [&](int) { return p.used; },
-            [&](int head) { return (const float *)result(head); }, write);
+            r.heads, D, D + RESULT_HEAD, [&](int) { return p.used; }, [&](int i) { return (const float *)result(i); },
+            write);
 }
 
-template <int FORMAT, int D> static __device__ __forceinline__ void heads_of(const gpu_call &c) {
-    typedef heads_shape<FORMAT, D> S;
-    extern __shared__ __align__(128) char heads_memory[];
-    char *const memory = heads_memory;
-    const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
-    launch_next();
-    const caches x = caches_by(c, blockIdx.y, a, a->chunk, 1);
-    const heads_past p = past_of(c, x);
-    if (p.good && p.split >= p.used)
-        return;
-    if (rows_now(c, c.v[1]) < 1 || !p.good) {
-        wait_before();
-        if (!p.good && rows_now(c, c.v[1]) > 0)
-            fault(&c);
-        return;
-    }
-    const int32_t *row = x.table + p.slot * x.table_stride;
-    const lane_ring<FORMAT, D> ring = {shared_address(memory) + threadIdx.x / 32 * S::WARP + threadIdx.x % 32 * 16};
-    const bool own = p.split == p.used - 1;
-    int key = p.begin + threadIdx.x / 32 * SPAN, coming = key, stage = 0, bad = 0;
+/* What tokens see: of the past by position, of the step's own keys (`fresh`) by their rows. */
+template <int N, bool MANY>
+static __device__ __forceinline__ void set_sight(head_scores<N, MANY> &scores, const caches &x, const heads_past &p,
+                                                 int heads, bool fresh, const int *hole) {
+    if constexpr (MANY) {
+        scores.hole = hole, scores.holes = p.holes && !fresh ? p.fresh - 1 : 0;
+        const int base = fresh ? p.first : 0;
 #pragma unroll
-    for (int i = 0; i < S::STAGES - 1; i++, coming += STRIDE) {
-        if (coming < p.end)
-            fetch_step<FORMAT, D>(x, memory, ring, i, good_block(x, row[coming >> x.shift], &bad), coming, p);
-        copies_close();
+        for (int i = 0; i < 2 * N; i++) {
+            const int token = (i / 2 * 8 + (int)threadIdx.x % 4 * 2 + i % 2) / heads, pos = p.pos + token;
+            const bool all = N == 1 && (p.holes || p.count == 1);
+            scores.from[i / 2][i % 2] = all ? 0 : sight_of(x, pos, pos).from - base;
+            scores.to[i / 2][i % 2] = all ? INT32_MAX : token < p.count ? pos + 1 - base : 0;
+        }
     }
-    int lost = 0;
-    const int block = good_block(x, row[p.pos >> x.shift], &lost);
-    int32_t next = coming < p.end ? row[coming >> x.shift] : 0;
+}
+
+/* The rest of a group whose first steps of the past are on their way, up to position `coming`. next: the block there; hole: the holes'
+ * positions. */
+template <int FORMAT, int D, int N, bool MANY>
+static __device__ __forceinline__ void heads_group(const gpu_call &c, const caches &x, const heads_past &p,
+                                                   const heads_room<FORMAT, D> &room, char *memory, int coming,
+                                                   int32_t next, int bad, const int *hole) {
+    typedef heads_shape<FORMAT, D, MANY> S;
+    const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
+    const int32_t *row = x.table + p.slot * x.table_stride;
+    const typename S::ring ring = {shared_address(memory) + threadIdx.x / 32 * S::WARP + threadIdx.x % 32 * 16};
     const int heads = c.v[1].shape[1] / c.v[2].shape[1];
-    float *q = (float *)(memory + WARPS * S::WARP), *raw = q + heads * D;
-    char *fresh = (char *)(raw + (heads + 3) * D);
-    wait_before();
-    prepare<FORMAT, D>(c, x, p, heads, q, raw, fresh, own, lost ? -1 : block);
-    warp_state<D, 1> w;
-    load_query<FORMAT, D, 1>(q, heads, x.scale, w);
-    head_scores scores = {shaping_by(a->cap, false)};
+    int key = p.begin + threadIdx.x / 32 * SPAN, stage = 0;
+    warp_state<D, N> w;
+    load_query<FORMAT, D, N>(room.q, p.count * heads, x.scale, w);
+    head_scores<N, MANY> scores;
+    scores.shape = shaping_by(a->cap, false);
     scores.begin(w);
+    set_sight(scores, x, p, heads, false, hole);
     for (int to = S::STAGES - 1; key < p.end; key += STRIDE, coming += STRIDE) {
         if (coming < p.end)
-            fetch_step<FORMAT, D>(x, memory, ring, to, good_block(x, next, &bad), coming, p);
+            fetch_step<S, FORMAT, D>(x, memory, ring, to, good_block(x, next, &bad), coming, p);
         copies_close();
         if (coming + STRIDE < p.end)
             next = row[(coming + STRIDE) >> x.shift];
         copies_wait<S::STAGES - 1>();
-        meet_step<FORMAT, D>(w, memory, ring, scores, stage, key, p);
+        meet_step<S, FORMAT, D, N>(w, memory, ring, scores, stage, key, p);
         to = stage;
         stage = stage + 1 == S::STAGES ? 0 : stage + 1;
     }
     copies_wait<0>();
-    if (own && threadIdx.x / 32 == WARPS - 1) {
-        uint32_t b[1][2];
-        past_rows<FORMAT, D> rows = {fresh, 0, 0, 1};
-        weigh<FORMAT, D, 1>(w, rows, scores, 0, 0, p.pos, p.pos, p.pos + 1, b[0]);
-        rows.at = fresh + HEADS_FRESH / 2;
-        add_values<FORMAT, D, 1>(w, rows, 0, b);
+    if (p.split == p.used - 1 && threadIdx.x / 32 == WARPS - 1) {
+        const int stride = MANY ? S::BYTES : 0; /* of one token there is one row, which stands for all 16 */
+        const past_rows<FORMAT, D> keys = {room.keys, stride, 0, p.fresh}, values = {room.values, stride, 0, p.fresh};
+        set_sight(scores, x, p, heads, true, hole);
+        meet<FORMAT, D, N>(w, keys, values, scores, 0, 0, 0, p.fresh);
     }
-    if (bad || lost)
+    if (bad)
         fault(&c);
     __syncthreads();
-    const shared_results<D> r = {(float *)memory, heads};
+    const shared_results<D> r = {(float *)memory, p.count * heads};
     leave(w, r);
-    finish(c, r, blockIdx.y, p);
+    finish(c, r, x.head, heads, p);
 }
 
+template <int FORMAT, int D, bool MANY> static __device__ __forceinline__ void heads_of(const gpu_call &c) {
+    typedef heads_shape<FORMAT, D, MANY> S;
+    extern __shared__ __align__(128) char heads_memory[];
+    __shared__ int hole[MANY ? FEW : 1];
+    char *const memory = heads_memory;
+    const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
+    launch_next();
+    const int now = rows_now(c, c.v[1]);
+    if (MANY && (int)blockIdx.y >= max(now, 1))
+        return;
+    const caches x = caches_by(c, MANY ? blockIdx.x : blockIdx.y, a, a->chunk, 1);
+    const heads_past p = past_of<MANY>(c, x);
+    if (MANY && now > 0 && (p.count == 0 || (p.good && p.split >= p.used)))
+        return;
+    if (!MANY && p.good && p.split >= p.used)
+        return;
+    if (now < 1 || !p.good) {
+        wait_before();
+        if (!p.good && now > 0)
+            fault(&c);
+        return;
+    }
+    const int32_t *row = x.table + p.slot * x.table_stride;
+    const typename S::ring ring = {shared_address(memory) + threadIdx.x / 32 * S::WARP + threadIdx.x % 32 * 16};
+    int coming = p.begin + threadIdx.x / 32 * SPAN, bad = 0, lost = 0;
+#pragma unroll
+    for (int i = 0; i < S::STAGES - 1; i++, coming += STRIDE) {
+        if (coming < p.end)
+            fetch_step<S, FORMAT, D>(x, memory, ring, i, good_block(x, row[coming >> x.shift], &bad), coming, p);
+        copies_close();
+    }
+    const int block = good_block(x, row[p.pos >> x.shift], &lost);
+    const int32_t next = coming < p.end ? row[coming >> x.shift] : 0;
+    const int heads = c.v[1].shape[1] / c.v[2].shape[1], most = heads_columns(heads, MANY);
+    const bool own = p.split == p.used - 1;
+    heads_room<FORMAT, D> room;
+    room.q = (float *)(memory + WARPS * S::WARP), room.own = room.q + (most + threadIdx.x / 32) * D;
+    room.keys = (char *)(room.q + (most + WARPS) * D), room.values = room.keys + (MANY ? FEW : 1) * 2 * D;
+    if (MANY && p.holes && threadIdx.x < 32) { /* the lanes whose tokens' keys are others' */
+        const uint32_t others = __ballot_sync(~0u, p.row >= 0 && (int)threadIdx.x != p.token);
+        if (others >> threadIdx.x & 1)
+            hole[__popc(others & ((1u << threadIdx.x) - 1))] = i32_at(&c.v[5], threadIdx.x);
+    }
+    wait_before();
+    prepare<FORMAT, D>(c, p, x.head, heads, room, own);
+    __syncthreads();
+    if (own)
+        write_rows<FORMAT, D>(x, p, room, block, &lost);
+    if (lost)
+        fault(&c);
+    if (MANY && p.count > 1)
+        heads_group<FORMAT, D, 2, MANY>(c, x, p, room, memory, coming, next, bad, hole);
+    else
+        heads_group<FORMAT, D, 1, MANY>(c, x, p, room, memory, coming, next, bad, hole);
+}
+
+/* Grid of one token: splits by KV heads; of several, KV heads by tokens by splits: those that a short past does not have come last, so they take
+ * no other's place. */
 #define HEADS(D, format, FORMAT)                                                                                       \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)                                                        \
         attention_heads_##D##_##format(const __grid_constant__ gpu_call c) {                                           \
-        heads_of<FORMAT, D>(c);                                                                                        \
+        heads_of<FORMAT, D, false>(c);                                                                                 \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)                                                        \
+        attention_heads_few_##D##_##format(const __grid_constant__ gpu_call c) {                                       \
+        heads_of<FORMAT, D, true>(c);                                                                                  \
     }
 #define HEADS_OF(format, FORMAT) HEADS(64, format, FORMAT) HEADS(128, format, FORMAT)
 HEADS_OF(f16, CACHE_F16)

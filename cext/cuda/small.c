@@ -112,47 +112,42 @@ const gpu_kernel cuda_rope_kernels[] = {
     {0},
 };
 
-/* --- attention of a layer for one token, see attention_heads.cu */
+/* --- attention of a layer for up to 16 tokens, see attention_heads.cu */
 
-enum { LEAST_BLOCK = 16, COUNTERS = 256, HEADS_BYTES = 4 * COUNTERS };
+enum { LEAST_BLOCK = 16, COUNTERS = FEW * 128 /* tokens and KV heads */, HEADS_BYTES = 4 * COUNTERS };
 
 static int cached(uint32_t format) {
     return format == F16 || format == BF16 || format == FP8 || format == Q8_0 || format == Q4_0;
 }
 
-static const char *check_heads(const gpu_call *c, const gpu_traits *t, int32_t d) {
+static const char *check_heads(const gpu_call *c, const gpu_traits *t, int32_t d, int many) {
     const gpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3;
     int32_t block = k->shape[2];
     arg_rope_qkv_attention a;
     memcpy(&a, c->arg, sizeof a);
-    if (t->arch < LEAST_ARCH || q->shape[0] != 1)
-        return "it is made for one token, and needs compute capability 8.0";
+    if (t->arch < LEAST_ARCH || q->shape[0] > FEW || (q->shape[0] > 1) != many)
+        return "it is made for another number of tokens, or needs compute capability 8.0";
     if (k->shape[3] != d || v->shape[3] != d || q->shape[2] != d || k->format != v->format || !cached(k->format) ||
         v->shape[2] != block || block < LEAST_BLOCK || (block & (block - 1)))
         return "keys and values must be of one format, in blocks of 16, 32, 64 ... positions";
     if (!(a.scale > 0))
         return "scale must be above 0";
-    if (k->shape[1] > COUNTERS || q->shape[1] / k->shape[1] > HEADS_MOST)
+    if (q->shape[0] * k->shape[1] > COUNTERS || q->shape[1] / k->shape[1] > HEADS_MOST)
         return "a KV head may have 8 heads at most";
     if (!whole(q) || !whole(c->v + 8) || !whole(c->v + 9) || !whole(k) || !whole(v))
         return "rows must begin at whole words";
-    return heads_shared(d, q->shape[1] / k->shape[1], t->arch == HOPPER_ARCH) + SPLIT_STATIC <= t->shared
+    return heads_shared(d, q->shape[1] / k->shape[1], many, t->arch == HOPPER_ARCH) + SPLIT_STATIC <= t->shared
                ? NULL
                : "too little shared memory";
 }
 
-static const char *check_heads_64(const gpu_call *c, const gpu_traits *t) {
-    return check_heads(c, t, 64);
-}
-
-static const char *check_heads_128(const gpu_call *c, const gpu_traits *t) {
-    return check_heads(c, t, 128);
-}
-
 static void grid_heads(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     const gpu_view *q = c->v + 1, *k = c->v + 2;
-    *g = grid_of(most_splits(c), k->shape[1], 1, 32 * WARPS,
-                 (uint64_t)heads_shared(k->shape[3], q->shape[1] / k->shape[1], t->arch == HOPPER_ARCH));
+    const int many = q->shape[0] > 1;
+    const uint64_t shared =
+        (uint64_t)heads_shared(k->shape[3], q->shape[1] / k->shape[1], many, t->arch == HOPPER_ARCH);
+    *g = many ? grid_of(k->shape[1], q->shape[0], most_splits(c), 32 * WARPS, shared)
+              : grid_of(most_splits(c), k->shape[1], 1, 32 * WARPS, shared);
 }
 
 static uint64_t scratch_heads(const gpu_call *c, const gpu_traits *t) {
@@ -160,13 +155,33 @@ static uint64_t scratch_heads(const gpu_call *c, const gpu_traits *t) {
     return attention_scratch(c);
 }
 
-#define HEADS(d)                                                                                                       \
+/* A group has parts of a token's row. */
+static int hands_heads(const gpu_call *c) {
+    (void)c;
+    return HANDS_PLAIN;
+}
+
+#define HEADS_CHECK(name, d, many)                                                                                     \
+    static const char *check_##name##_##d(const gpu_call *c, const gpu_traits *t) {                                    \
+        return check_heads(c, t, d, many);                                                                             \
+    }
+HEADS_CHECK(heads, 64, 0)
+HEADS_CHECK(heads, 128, 0)
+HEADS_CHECK(heads_few, 64, 1)
+HEADS_CHECK(heads_few, 128, 1)
+
+#define HEADS(name, d, ...)                                                                                            \
     {.op = "rope_qkv_attention",                                                                                       \
-     .check = check_heads_##d,                                                                                         \
+     .check = check_##name##_##d,                                                                                      \
      .scratch = scratch_heads,                                                                                         \
      .format_of = 2,                                                                                                   \
-     .launch = {{"attention_heads_" #d, grid_heads, 1}},                                                               \
+     .launch = {{"attention_" #name "_" #d, grid_heads, 1}},                                                           \
      .configs = {1, 2, 4, 8, 16, 32},                                                                                  \
-     .counters = HEADS_BYTES}
+     .counters = HEADS_BYTES,                                                                                          \
+     __VA_ARGS__}
 
-const gpu_kernel cuda_heads_kernels[] = {HEADS(64), HEADS(128), {0}};
+const gpu_kernel cuda_heads_kernels[] = {HEADS(heads, 64, ),
+                                         HEADS(heads, 128, ),
+                                         HEADS(heads_few, 64, .hands = hands_heads),
+                                         HEADS(heads_few, 128, .hands = hands_heads),
+                                         {0}};

@@ -1,5 +1,5 @@
 """Finds the steps between a layer's Q, K, V product and its attention, which one kernel can compute: biases
-or norms of heads, RoPE, the writes to the KV cache, and for one token attention itself.
+or norms of heads, RoPE, the writes to the KV cache, and for few tokens attention itself.
 """
 
 from __future__ import annotations

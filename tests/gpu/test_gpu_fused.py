@@ -199,6 +199,47 @@ def test_attention_with_its_heads_equals_its_parts(cuda: Device, kind: str, form
     skip_where_none(op, tried)
 
 
+# Slots and positions of a step's tokens: sequences with one token each, runs of draft tokens behind short and
+# long pasts, tokens of two slots in turn, and positions of a slot that are not in a row.
+STEPS: dict[str, list[tuple[int, int]]] = {
+    "apart": [(i, (0, 5, 300, 17, 1100, 63, 64, 2)[i % 8]) for i in range(16)],
+    "run": [(1, 40 + i) for i in range(8)],
+    "long run": [(0, 3000 + i) for i in range(16)],
+    "runs": [(0, 2000), *((1, 2500 + i) for i in range(7)), *((2, i) for i in range(5)), (3, 1), (4, 900)],
+    "in turn": [(i % 2, 600 + i // 2) for i in range(9)],
+    "holes": [(0, 70), (0, 75), (1, 8), (0, 73), (0, 1500)],
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", ["f16", "bf16", "fp8", "q8_0", "q4_0"])
+@pytest.mark.parametrize("step", STEPS)
+def test_attention_of_several_tokens_with_their_heads_equals_its_parts(
+    cuda: Device, step: str, format: str
+) -> None:
+    """Each token sees the keys that the step itself writes, as far as they are before it."""
+    rng, op, tried, places = generator(f"{step} {format}"), "rope_qkv_attention", 0, STEPS[step]
+    more: tuple[dict[str, Any], ...] = ({}, {"window": 6}, {"window": 700, "cap": 5.0}, {"chunk": 128})
+    for kind, heads in itertools.product(
+        ("plain", "biases", "norms"), ((4, 2, 64), (8, 1, 128), (6, 3, 128))
+    ):
+        for style, seen in enumerate(more):
+            one = fused_cases.qkv(rng, format, len(places), heads, kind=kind, style=style % 2, places=places)
+            args = {**one.args, "scale": heads[2] ** -0.5, "window": 0, **seen}
+            sinks = (f32(rng, heads[0], scale=4),) if style == 1 else ()
+            shape = (len(places), heads[0] * heads[2])
+            one = replace(one, inputs=(*one.inputs, *sinks), shape=shape, args=args, bound=ROUNDED)
+            if lacks(cuda, op, one):
+                continue
+            found, parts = run_all(cuda, op, one), attention_parts(cuda, one)
+            for got, part, want in zip(found, parts, define_all(op, one), strict=True):
+                how = one if got is found[0] else replace(one, format=format)
+                check(how, got, want)
+                check(how, got, part)
+            tried += 1
+    skip_where_none(op, tried)
+
+
 def attention_parts(device: Device, one: Case) -> list[Array]:
     """rope_qkv_write, then attention over the caches that it has written."""
     plain = {name: one.args[name] for name in ("style", "biases", "norms", "eps")}
@@ -213,10 +254,11 @@ def attention_parts(device: Device, one: Case) -> list[Array]:
 
 
 @pytest.mark.gpu
-def test_attention_with_its_heads_leaves_its_counters_zero(cuda: Device) -> None:
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_attention_with_its_heads_leaves_its_counters_zero(cuda: Device, tokens: int) -> None:
     """The counters of splits serve every run of a program, so a second run gives the bits of the first."""
-    one = fused_cases.qkv(generator("again"), "f16", 1, (8, 2, 128), past=3000)
-    one = replace(one, shape=(1, 1024), args={**one.args, "scale": 0.1, "window": 0})
+    one = fused_cases.qkv(generator("again"), "f16", tokens, (8, 2, 128), past=3000)
+    one = replace(one, shape=(tokens, 1024), args={**one.args, "scale": 0.1, "window": 0})
     op = "rope_qkv_attention"
     skip_where_none(op, not lacks(cuda, op, one))
     first = run(cuda, op, one)

@@ -66,17 +66,18 @@ CACHES = ("f16", "bf16", "f32", "fp8", "q8_0", "q4_0")
 
 
 def qkv(rng: np.random.Generator, format: str, tokens: int, heads: tuple[int, int, int], **more: Any) -> Case:
-    """The steps between a Q, K, V product and attention of two slots, whose pasts are random. heads: query
-    heads, KV heads, D. extreme: keys and values of one token are large, those of the next 0.
+    """The steps between a Q, K, V product and attention, of slots whose pasts are random: two, in turn, or
+    places (slot, position). heads: query heads, KV heads, D. extreme: keys and values of one token are
+    large, those of the next 0.
     """
     n, kv, d = heads
     style, n_rot, kind = more.get("style", 1), more.get("n_rot", d), more.get("kind", "plain")
-    slot = (np.arange(tokens) % 2).astype(np.int32), "i32"
-    pos = (np.arange(tokens) // 2 + more.get("past", 37)).astype(np.int32), "i32"
-    blocks = -(-(int(pos[0].max()) + 1) // 16)
-    table = (rng.permutation(2 * blocks).astype(np.int32).reshape(2, blocks), "i32")
-    caches = [(encode(format, f32(rng, 2 * blocks * kv * 16, d)[0]), format) for _ in range(2)]
-    caches = [(a.reshape(2 * blocks, kv, 16, -1), f) for a, f in caches]
+    places = more.get("places") or [(t % 2, t // 2 + more.get("past", 37)) for t in range(tokens)]
+    slot, pos = ((np.array(column, np.int32), "i32") for column in zip(*places, strict=True))
+    blocks, slots = -(-(int(pos[0].max()) + 1) // 16), max(2, int(slot[0].max()) + 1)
+    table = (rng.permutation(slots * blocks).astype(np.int32).reshape(slots, blocks), "i32")
+    caches = [(encode(format, f32(rng, slots * blocks * kv * 16, d)[0]), format) for _ in range(2)]
+    caches = [(a.reshape(slots * blocks, kv, 16, -1), f) for a, f in caches]
     x = [f32(rng, tokens, h, d)[0] for h in (n, kv, kv)]
     if more.get("extreme"):
         for one in x[1:]:  # not the queries: a product of both would leave softmax no second best
@@ -124,6 +125,10 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
                 yield one
                 seen = {**args, "cap": 0.5 * past, "chunk": 256 if past > 256 else 0}
                 yield replace(one, inputs=(*one.inputs, f32(rng, heads[0], scale=4)), args=seen)
+    for tokens, heads in ((2, (4, 2, 64)), (7, (8, 2, 128))):
+        one = qkv(rng, "f16", tokens, heads)
+        args = {**one.args, "scale": heads[2] ** -0.5, "window": 20}
+        yield replace(one, shape=(tokens, heads[0] * heads[2]), args=args)
 
 
 def tame(w: Array) -> Array:
