@@ -213,42 +213,59 @@ __device__ __forceinline__ void gemv_post_activations(const gpu_call &c, const g
     }
 }
 
-/* Quantizes chunks `wave`, wave + WAVES, ... of all columns, two at a time, and sums the norm's squares. */
+/* Quantizes chunks `wave`, wave + WAVES, ... of all columns, and sums the norm's squares. Four are asked for at a time, of several columns where
+ * there are several, for what they wait for is longer than what they cost. */
 __device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_plan &p, char *acts, float *squares,
                                                  int columns, int most, int wave, int lane) {
-    int width = c.v[1].shape[1];
+    constexpr int AT_ONCE = 4;
+    const int width = c.v[1].shape[1];
     const float *norm = c.mode & NORM ? (const float *)c.v[c.n_in].data : nullptr;
-    for (int t = 0; t < columns; t++) {
-        const float *x = (const float *)(c.v[1].data + t * c.v[1].stride);
-        float sum = 0.0f;
-        for (int k = wave; k < p.chunks; k += 2 * WAVES) {
-            eight v[2], n[2];
+    float sums[GEMV_COLUMNS] = {};
+    int t = 0, k = columns > 0 ? wave : p.chunks;
+    while (k < p.chunks) {
+        eight v[AT_ONCE], n[AT_ONCE];
+        int next = t, chunk = k;
 #pragma unroll
-            for (int u = 0; u < 2; u++) {
-                int at = (k + u * WAVES) * CHUNK, left = k + u * WAVES < p.chunks ? width - at : 0;
-                v[u].load(x + at, left, lane);
-                if (norm)
-                    n[u].load(norm + at, left, lane);
-            }
-            for (int u = 0; u < 2 && k + u * WAVES < p.chunks; u++) {
-                if (norm)
-                    for (int i = 0; i < 8; i++) {
-                        float y = u ? v[1].v[i] : v[0].v[i];
-                        sum += y * y;
-                        v[0].v[i] = y * (u ? n[1].v[i] : n[0].v[i]);
-                    }
-                else if (u)
-                    v[0] = v[1];
-                gemv_quantize(v[0].v, acts + (k + u * WAVES) * p.act_bytes, t, most, lane);
-            }
+        for (int u = 0; u < AT_ONCE; u++) {
+            const int at = chunk * CHUNK, left = chunk < p.chunks ? width - at : 0;
+            v[u].load((const float *)(c.v[1].data + next * c.v[1].stride) + at, left, lane);
+            if (norm)
+                n[u].load(norm + at, left, lane);
+            next = next + 1 == columns ? 0 : next + 1;
+            chunk += next ? 0 : WAVES;
         }
-        if (norm) {
-            for (int far = 16; far; far /= 2)
-                sum += __shfl_xor_sync(~0u, sum, far);
-            if (lane == 0)
-                squares[t] = sum;
+#pragma unroll 1 /* the code stands once, which a launch reads anew */
+        for (int u = 0; u < AT_ONCE && k < p.chunks; u++) {
+            if (norm) {
+                float sum = 0.0f;
+#pragma unroll
+                for (int i = 0; i < GEMV_COLUMNS; i++)
+                    sum = t == i ? sums[i] : sum;
+                for (int i = 0; i < 8; i++) {
+                    sum += v[0].v[i] * v[0].v[i];
+                    v[0].v[i] *= n[0].v[i];
+                }
+#pragma unroll
+                for (int i = 0; i < GEMV_COLUMNS; i++)
+                    sums[i] = t == i ? sum : sums[i];
+            }
+            gemv_quantize(v[0].v, acts + k * p.act_bytes, t, most, lane);
+#pragma unroll
+            for (int i = 1; i < AT_ONCE; i++)
+                v[i - 1] = v[i], n[i - 1] = n[i];
+            t = t + 1 == columns ? 0 : t + 1;
+            k += t ? 0 : WAVES;
         }
     }
+    if (norm)
+#pragma unroll
+        for (int i = 0; i < GEMV_COLUMNS; i++)
+            if (i < columns) {
+                for (int far = 16; far; far /= 2)
+                    sums[i] += __shfl_xor_sync(~0u, sums[i], far);
+                if (lane == 0)
+                    squares[i] = sums[i];
+            }
 }
 
 #endif
