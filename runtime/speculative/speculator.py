@@ -23,7 +23,7 @@ from satchel.runtime.speculative.rowcost import RowCost
 
 READ = 8192  # prompt tokens that are indexed per step: about 2 ms
 PROBE = 3  # draft tokens of a trial
-PATIENCE, NAP = 16, 4  # after 16 tokens without a draft, lookup searches only every 4th token
+PATIENCE, NAP = 16, 4  # after 16 steps without a draft, lookup searches only in every 4th
 REFRESH = 32  # steps after which the least price of a row is computed again
 CATCH_UP = 32  # tokens that a draft model may always compute per step
 
@@ -47,7 +47,7 @@ class DraftState:
     model: Acceptance
     index: Ngrams = field(default_factory=Ngrams)
     pending: Draft | None = None
-    used: int = 0  # tokens of the sequence when a draft was last worth its rows
+    idle: int = 0  # steps since a draft was last worth its rows
 
 
 class Speculator:
@@ -123,10 +123,10 @@ class Speculator:
         """
         state = self._sequences.get(seq)
         if state is None:
-            state = DraftState(Acceptance(self._lookup), Acceptance(self._model), used=len(seq.ids))
+            state = DraftState(Acceptance(self._lookup), Acceptance(self._model))
             self._sequences[seq] = state
-        without = len(seq.ids) - state.used
-        if without > PATIENCE and without % NAP:
+        idle, state.idle = state.idle, state.idle + 1
+        if idle > PATIENCE and idle % NAP:
             return None
         self._learn(seq, state)
         most = max_draft_tokens(seq, scheduler.engine.pages, self.options.draft_max)
@@ -227,7 +227,7 @@ class Speculator:
             if count:
                 drafts[seq] = draft.ids[:count]
                 state = self._sequences[seq]
-                state.pending, state.used = draft, len(seq.ids)
+                state.pending, state.idle = draft, 0
         return drafts
 
     def _room(self, scheduler: Scheduler) -> int:
