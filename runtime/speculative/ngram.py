@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PAIR = 2  # tokens of a key: the shortest match
-CHAIN = 8  # positions that are searched, the latest first
-LONGEST = 16  # longer matches count as 16 tokens
+CHAIN = 128  # positions that are searched, the latest first
+LONGEST = 32  # longer matches count as 32 tokens
 SALTS = 64  # salts whose past is kept
 SHIFT = 32
 
@@ -79,16 +79,17 @@ class Ngrams:
         `place`, the latest of equally long ones; length 0: none.
         """
         ids, best, longest = self.ids, -1, 0
+        most = min(LONGEST, len(tail))
         for _ in range(CHAIN):
-            if place < 0:
+            if place < 0 or longest == most:
                 break
-            length, limit = PAIR, min(LONGEST, place + 1, len(tail))
-            while length < limit and ids[place - length] == tail[-1 - length]:
-                length += 1
-            if length > longest:
-                best, longest = place, length
-                if length >= LONGEST:
-                    break
+            # Only a match that also has the token before the longest so far can be longer.
+            if not longest or (place >= longest and ids[place - longest] == tail[-1 - longest]):
+                length, limit = PAIR, min(most, place + 1)
+                while length < limit and ids[place - length] == tail[-1 - length]:
+                    length += 1
+                if length > longest:
+                    best, longest = place, length
             place = self._before[place]
         return best, longest
 

@@ -70,6 +70,15 @@ def test_adding_a_token_and_matching_stay_cheap_on_a_text_of_one_word() -> None:
     assert found is not None and found.ids == (7,) * 16 and found.length == LONGEST
 
 
+def test_the_latest_places_of_a_pair_are_searched() -> None:
+    """A longer match before them is not found."""
+    for others, follows, length in ((CHAIN - 1, 50, 4), (CHAIN, 60, 2)):
+        index = Ngrams()
+        index.extend([9, 9, 1, 2, 50] + [7, 1, 2, 60] * others + [9, 9, 1, 2])
+        found = index.match(1)
+        assert found is not None and (found.ids, found.length) == ((follows,), length)
+
+
 def test_H19_the_past_is_bounded_and_apart_by_salt() -> None:
     past = Past(100)
     past.add("a", list(range(90)))
