@@ -5,9 +5,12 @@ not a line. Steps with prompts are left to the scheduler's linear model.
 from __future__ import annotations
 
 from bisect import bisect_left
+from statistics import median
 
 SLOPE = 0.08  # assumed cost of an unmeasured row, as a share of the step without drafts
 HIGH, LOW = 1.5, 0.5  # measured over expected time is clipped to this range: outliers come from other load
+GROUP = 8  # rows that kernels process at once, at most
+TRIALS = 3  # steps until a number of rows counts as measured, by their median: one may be an outlier
 SHAPE, PACE = 0.05, 0.1  # learning rates of one number of rows, and of the common factor
 
 
@@ -20,32 +23,37 @@ class RowCost:
         self._pace = 1.0
         self._shape: dict[int, float] = {}
         self._seen: dict[int, int] = {}
+        self._trials: dict[int, list[float]] = {}  # the first seconds of each number of rows
 
     def learn(self, rows: int, seconds: float) -> None:
-        known = self._shape.get(rows)
-        estimate = known * self._pace if known is not None else self.seconds(rows) or seconds
-        change = min(HIGH, max(LOW, seconds / estimate)) - 1
         seen = self._seen[rows] = self._seen.get(rows, 0) + 1
-        if known is None:
-            self._shape[rows] = estimate * (1 + change) / self._pace
+        if seen <= TRIALS:
+            trials = self._trials.setdefault(rows, [])
+            trials.append(seconds / self._pace)
+            self._shape[rows] = median(trials)
             return
+        known = self._shape[rows]
+        change = min(HIGH, max(LOW, seconds / (known * self._pace))) - 1
         self._shape[rows] = known * (1 + max(SHAPE, 1 / (1 + seen)) * change)
         self._pace *= 1 + PACE * change
 
     def measured(self, rows: int) -> bool:
-        return rows in self._shape
+        return self._seen.get(rows, 0) >= TRIALS
 
     def seconds(self, rows: int) -> float:
-        """Seconds of a step with this many rows: measured, or interpolated; beyond the measured range,
-        extrapolated with an optimistic slope, so that it is tried. 0 if nothing was measured.
+        """Seconds of a step with this many rows; 0 if nothing was measured. The estimate for a number that is
+        not measured is optimistic, so that it is tried: between two measured ones of a group it is the lower
+        of theirs, in a wider gap on a line, and beyond them on a line of small slope.
         """
         shape = self._shape
-        if rows in shape or not shape:
+        if self.measured(rows) or not shape:
             return self._pace * shape.get(rows, 0.0)
-        have = sorted(shape)
+        have = sorted(filter(self.measured, shape)) or [min(shape)]
         at = bisect_left(have, rows)
         if 0 < at < len(have):
             low, high = have[at - 1], have[at]
+            if high - low <= GROUP:
+                return self._pace * min(shape[low], shape[high])
             share = (rows - low) / (high - low)
             return self._pace * ((1 - share) * shape[low] + share * shape[high])
         near = have[0] if at == 0 else have[-1]

@@ -156,6 +156,28 @@ def test_costs_of_rows_are_a_staircase_learned_from_noise() -> None:
     assert cost.seconds(17) > 1.5 * true[17], "a slower machine is slower for every number of rows"
 
 
+def test_a_number_of_rows_is_tried_three_times_before_it_is_measured() -> None:
+    """One step that takes too long, for whatever reason, does not put it off for ever."""
+    cost = RowCost()
+    for rows, seconds in ((1, 1e-3), (17, 2e-3)):
+        for _ in range(3):
+            cost.learn(rows, seconds)
+    hoped = cost.seconds(9)
+    cost.learn(9, 0.1)
+    assert cost.seconds(9) == hoped < 2e-3 and not cost.measured(9)
+    cost.learn(9, 1.6e-3)
+    cost.learn(9, 1.5e-3)
+    assert cost.measured(9) and cost.seconds(9) == 1.6e-3
+
+
+def test_rows_between_two_measured_numbers_of_a_group_are_hoped_to_cost_no_more_than_the_fewer() -> None:
+    cost = RowCost()
+    for rows, seconds in ((1, 1.0), (8, 3.0), (12, 4.0), (16, 3.5)):
+        for _ in range(3):
+            cost.learn(rows, seconds)
+    assert [cost.seconds(rows) for rows in (4, 10, 14)] == [1.0, 3.0, 3.5]
+
+
 @given(
     st.lists(st.lists(st.floats(0, 1), max_size=5), min_size=1, max_size=3),
     st.floats(0.0, 1.0),
