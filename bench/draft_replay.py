@@ -2,7 +2,7 @@
 
     python bench/draft_replay.py [--tokenizer FILE.gguf] [--costs TABLE/TABLE] [--examples N] [--tokens N]
                                  [--tasks edit,patch] [--revision REV] [--articles WIKITEXT] [--texts TEXT]
-                                 [--pairs FILE.jsonl] [--draft-max N] [--json FILE]
+                                 [--pairs FILE.jsonl] [--draft-max N] [--noise X] [--json FILE]
 
 The scheduler and the drafter are the program's own. The engine computes nothing: it gives the next tokens of
 the answer, and a step takes what a table says of its rows (draft_costs.py). So the result is how fast one
@@ -10,13 +10,15 @@ sequence would be with a model of such steps that gives this very answer, withou
 Examples come from the repository, and from files of yours (draft_tasks.py).
 
 A row has tokens a step, draft tokens a step, the accepted share of these, and the speed relative to steps of
-one row. An answer's first token counts to its prompt.
+one row. An answer's first token counts to its prompt. What the drafter measures of steps has noise, from the
+same seed each time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -38,6 +40,7 @@ from satchel.store.resolve import default_model
 
 BATCH, BLOCK = 512, 32
 SECONDS = 2e-3  # of a step of one row: the drafter compares ratios alone
+OUTLIERS, OUTLIER = 0.01, 10.0  # how often a step takes so many times as long
 PROMPT = 0.015  # cost of a prompt token, in steps of one row
 HEAD = (
     "| costs | task | answers | tokens | tokens a step | drafted a step | accepted | speed-up |",
@@ -85,9 +88,24 @@ class ReplayEngine:
         return length
 
 
-def replay(examples: Sequence[Encoded], costs: StepCosts, options: Speculation) -> Tally:
+class Clock:
+    """Seconds of steps as a service measures them: their cost with noise, and sometimes far too many, where
+    the machine did something else. noise: standard deviation of the logarithm; 0: they are exact.
+    """
+
+    def __init__(self, noise: float) -> None:
+        self._noise, self._drawn = noise, random.Random(0)
+
+    def __call__(self, cost: float) -> float:
+        if not self._noise:
+            return SECONDS * cost
+        outlier = OUTLIER if self._drawn.random() < OUTLIERS else 1.0
+        return SECONDS * cost * outlier * self._drawn.lognormvariate(0.0, self._noise)
+
+
+def replay(examples: Sequence[Encoded], costs: StepCosts, options: Speculation, noise: float = 0.0) -> Tally:
     """Answers one request after another, as a service does; what the drafter learns, it keeps."""
-    speculator, tally = Speculator(options), Tally()
+    speculator, tally, clock = Speculator(options), Tally(), Clock(noise)
     context = max(len(e.prompt) + len(e.answer) for e in examples) + 1
     scheduler = Scheduler(ReplayEngine(context), 1)
     for example in examples:
@@ -100,9 +118,9 @@ def replay(examples: Sequence[Encoded], costs: StepCosts, options: Speculation) 
             entry = batch[request]
             cost = costs(len(entry.ids)) if decoding else PROMPT * len(entry.ids)
             following = example.answer[request.generated : request.generated + entry.rows]
-            before = request.generated
-            speculator.timed(batch, SECONDS * cost, scheduler)
-            scheduler.done(batch, following, 0.0, SECONDS * cost)
+            before, seconds = request.generated, clock(cost)
+            speculator.timed(batch, seconds, scheduler)
+            scheduler.done(batch, following, 0.0, seconds)
             if decoding:
                 tally.add(len(entry.ids) - 1, request.generated - before - 1, cost)
         speculator.forget(request)
@@ -142,19 +160,28 @@ def open_tokenizer(path: Path) -> Tokenizer:
         gguf.close()
 
 
+def examples_by_task(options: argparse.Namespace) -> dict[str, list[Encoded]]:
+    """The examples that the options ask for, in tokens."""
+    tokenizer = open_tokenizer(options.tokenizer or Path(default_model()))
+    found: dict[str, list[Encoded]] = {}
+    for example in encode(gather(options), tokenizer, options.tokens):
+        found.setdefault(example.task, []).append(example)
+    return found
+
+
 def results(options: argparse.Namespace) -> Iterator[Result]:
-    encoded = list(encode(gather(options), open_tokenizer(options.tokenizer), options.tokens))
+    tasks = examples_by_task(options)
     speculation = Speculation(lookup=True, draft_max=options.draft_max)
     for name in options.costs.split("/"):
         costs = read_costs(name)
-        for task in dict.fromkeys(e.task for e in encoded):
-            examples = [e for e in encoded if e.task == task]
-            yield Result(name, task, len(examples), replay(examples, costs, speculation))
+        for task, examples in tasks.items():
+            yield Result(name, task, len(examples), replay(examples, costs, speculation, options.noise))
 
 
-def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """A parser of the options that say which answers are replayed, and with what."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tokenizer", type=Path, default=None, help="default: the bundled model's")
     parser.add_argument(
@@ -170,13 +197,13 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=Path, help='lines of JSON with "task", "prompt" and "answer"')
     parser.add_argument("--tasks", default="", help="these alone, with commas between them")
     parser.add_argument("--draft-max", type=int, default=16)
+    parser.add_argument("--noise", type=float, default=0.05, help="of the drafter's clock; 0: none")
     parser.add_argument("--json", type=Path)
-    return parser.parse_args(argv)
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = arguments(argv)
-    options.tokenizer = options.tokenizer or Path(default_model())
+    options = parser_of(__doc__).parse_args(argv)
     found = []
     print("\n".join(HEAD))
     for result in results(options):

@@ -63,6 +63,16 @@ def test_tokens_and_costs_are_those_of_the_answer() -> None:
         assert tally.speed_up == tally.tokens / tally.cost
 
 
+def test_noise_changes_what_is_measured_not_what_it_costs() -> None:
+    clock, other, exact = draft_replay.Clock(0.1), draft_replay.Clock(0.1), draft_replay.Clock(0.0)
+    seconds = [clock(1.5) / exact(1.5) for _ in range(1000)]
+    assert seconds == [other(1.5) / exact(1.5) for _ in range(1000)]
+    assert 0.98 < sorted(seconds)[500] < 1.02 and 3 < sum(s > 5 for s in seconds) < 30
+    examples = [Encoded("t", list(range(60)), [*range(20, 50), 7, 7, *range(9)])]
+    tally = replay(examples, read_costs("wanted"), LOOKUP, 0.1)
+    assert tally.tokens == 40 and tally.steps <= tally.cost <= 1.5 * tally.steps
+
+
 def test_a_change_of_a_commit_makes_three_examples(history: Path) -> None:
     edit, patch, message = draft_tasks.commits(history, "HEAD", 5)
     assert [e.task for e in (edit, patch, message)] == ["edit", "patch", "message"]
