@@ -29,7 +29,7 @@ from pathlib import Path
 
 from draft_costs import TABLES, StepCosts, Tally, read_costs
 from number_lists import numbers
-from speculation import TASKS, ask
+from speculation import CONTEXT, TASKS, ask
 
 from satchel.errors import SatchelError
 from satchel.runtime.api.model import Model
@@ -141,7 +141,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     options = arguments(argv)
     path = options.model or Path(default_model())
-    with Model.load(path, context=1024) as model, Model.load(options.draft_model, context=1024) as draft:
+    with (
+        Model.load(path, context=CONTEXT) as model,
+        Model.load(options.draft_model, context=CONTEXT) as draft,
+    ):
         answers = answered(model, draft, options.ranks, options.tokens)
     tables, found = options.costs.split("/"), list[Result]()
     first = [rank for answer in answers for rank in answer[1:]]
