@@ -2,7 +2,7 @@
 
     python bench/draft_model_trees.py --draft-model FILE [--model FILE] [--costs TABLE/TABLE]
                                       [--drafting 0,0.1] [--rows 1,2,4,8,16] [--ranks N] [--tokens N]
-                                      [--json FILE]
+                                      [--tasks chat,edit] [--json FILE]
 
 The model answers the questions of bench/speculation.py, greedily. Then the draft model reads each answer, and
 says which rank every token had among its likeliest. A path of a tree is a list of ranks: at each place the
@@ -55,10 +55,10 @@ class Result:
     tally: Tally
 
 
-def answered(model: Model, draft: Model, ranks: int, tokens: int) -> list[list[int]]:
+def answered(model: Model, draft: Model, tasks: Sequence[str], ranks: int, tokens: int) -> list[list[int]]:
     """The draft model's rank of each token of the model's answers; `ranks`: a higher one."""
     found = []
-    for question in (question for questions in TASKS.values() for question in questions):
+    for question in (question for task in tasks for question in TASKS[task]):
         prompt = model.prompt_ids([{"role": "user", "content": question}])
         answer = ask(model, question, GREEDY, tokens).ids
         told = draft.prompt_logprobs([*prompt, *answer])[len(prompt) - 1 :]
@@ -134,6 +134,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", type=numbers, default=[1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16])
     parser.add_argument("--ranks", type=int, default=4, help="tokens that a tree may have at a place")
     parser.add_argument("--tokens", type=int, default=256, help="of an answer, at most")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="of bench/speculation.py")
     parser.add_argument("--json", type=Path)
     return parser.parse_args(argv)
 
@@ -145,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         Model.load(path, context=CONTEXT) as model,
         Model.load(options.draft_model, context=CONTEXT) as draft,
     ):
-        answers = answered(model, draft, options.ranks, options.tokens)
+        answers = answered(model, draft, options.tasks.split(","), options.ranks, options.tokens)
     tables, found = options.costs.split("/"), list[Result]()
     first = [rank for answer in answers for rank in answer[1:]]
     shares = [f"{first.count(rank) / len(first):.0%}" for rank in range(options.ranks)]

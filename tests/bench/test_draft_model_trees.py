@@ -39,6 +39,7 @@ def test_the_model_drafts_for_itself_without_a_miss(
     monkeypatch.setattr(draft_model_trees, "TASKS", {"chat": ("Tell me a story about a dragon.",)})
     out = tmp_path / "out.json"
     asked = [f"--draft-model={bundled_model}", f"--json={out}", "--tokens=12", "--rows=1,3", "--ranks=2"]
+    asked += ["--tasks=chat"]
     draft_model_trees.main([*asked, "--costs=wanted", "--drafting=0,0.5"])
     found = json.loads(out.read_text())
     assert [(r["drafting"], r["ranks"], r["drafts"]) for r in found] == [
