@@ -177,7 +177,7 @@ def learned(nodes: Sequence[Node], chances: Sequence[float], costs: StepCosts) -
 
 
 def known(nodes: Sequence[Node], chances: Sequence[float], costs: StepCosts) -> Sequence[int]:
-    """Chooses nodes that are right alone, as many as make most tokens a second: no choice is better."""
+    """Chooses nodes that are right alone, as many as make most tokens a second of the step."""
     right = [i for i, node in enumerate(nodes) if node.right]
     return right[: max(range(len(right) + 1), key=lambda n: (1 + n) / costs(1 + n))]
 
