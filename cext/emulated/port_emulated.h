@@ -7,6 +7,7 @@
 #define FN static inline
 #define FN_CALL static
 #define NOT_UNROLLED
+#define UNROLLED
 #define DEVICE
 #define LOCAL
 #ifndef WAVE
@@ -16,6 +17,9 @@
 #include "exact.h"
 #include "fibers.h"
 #include "formats.h"
+
+typedef uint32_t word_16 __attribute__((vector_size(16)));
+#define DOT4(a, b, sum) dot_4(a, b, sum)
 
 #ifdef PORT_OUTSIDE
 /* A kernel in a library of its own: the backend looks up `emulated_kernel_<name>` and sets its blocking functions. */

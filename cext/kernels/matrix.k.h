@@ -19,7 +19,6 @@
  *   void load_rows(self, row_fragment *, LOCAL const operand *rows, int slot, int k)
  *   void multiply(self, const token_fragment *, const row_fragment *, sum_fragment *)
  *   void store_sums(self, sum_fragment *, LOCAL float *to)   token i's sum with row j to to[i * SUMS_PITCH + j]
- *   UNROLLED   optional: unrolls a loop over fragments, so that they stay in registers
  *
  * load_*, multiply and store_sums are collective: all lanes of a wave call them together.
  */
@@ -41,9 +40,6 @@ typedef uint16_t operand;
 #endif
 
 #include "fragments.h"
-#ifndef UNROLLED
-#define UNROLLED
-#endif
 
 enum { TILES_OF_TOKENS = MATRIX_HALF / UNIT_TOKENS, TILES_OF_ROWS = WAVE / UNIT_ROWS };
 

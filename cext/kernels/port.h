@@ -13,6 +13,8 @@
  *   TAKE(m, bits, lane)     wave shuffle: the uint32_t `bits` of the given lane
  *   ADD_LOCAL(where, x)     atomic add of an unsigned integer in local memory
  *   QUANT_TABLE             declares a constant array at file scope; QUANT_LOCAL: within a function
+ *   UNROLLED    stands before a loop that must be unrolled whole
+ *   word_16, DOT4(a, b, sum)  where the target has packed weights: see packed.k.h
  *   F16_TO_F32(bits)        optional: the target's own conversion; likewise F32_BITS(x), F32_FROM_BITS(bits)
  *
  * All threads of a group reach a BARRIER, and all lanes of a wave a TAKE, or none do. The order of a float sum depends on the
@@ -79,6 +81,13 @@ FN void fault(CONSTANT gpu_call *c) {
 
 FN int inside(int64_t i, int64_t n) {
     return i >= 0 && i < n;
+}
+
+/* sum + the products of the four signed bytes of a and b. */
+FN int32_t dot_4(uint32_t a, uint32_t b, int32_t sum) {
+    for (int i = 0; i < 32; i += 8)
+        sum += (int32_t)(int8_t)(a >> i & 255) * (int8_t)(b >> i & 255);
+    return sum;
 }
 
 /* --- reductions over a wave or a group; all threads get the result */

@@ -6,6 +6,7 @@
 
 #define FN static __device__ __forceinline__
 #define FN_CALL static __device__ __noinline__
+#define UNROLLED _Pragma("unroll")
 #define NOT_UNROLLED _Pragma("unroll 1")
 #define DEVICE
 #define LOCAL

@@ -7,6 +7,7 @@
 #define FN static __attribute__((device, always_inline)) inline
 #define FN_CALL static __attribute__((device, noinline))
 #define NOT_UNROLLED _Pragma("nounroll")
+#define UNROLLED _Pragma("unroll")
 #define DEVICE
 #define LOCAL
 #define QUANT_TABLE static __attribute__((device)) const
@@ -52,6 +53,22 @@ FN void BARRIER(self m) {
 }
 
 #define TAKE(m, bits, from) ((void)(m), (uint32_t)__builtin_amdgcn_ds_bpermute((from) << 2, (int)(bits)))
+
+typedef uint32_t word_16 __attribute__((vector_size(16)));
+#define FAR(type, from) (*(const __attribute__((address_space(1))) type *)(uintptr_t)(from))
+
+/* gfx11 and gfx12 say of each operand whether its bytes are signed; 1: they are. Source that is compiled at run time is
+ * preprocessed before its GPU is known. */
+#if defined(PORT_AS_TEXT)
+#define DOT4(a, b, sum) dot_4(a, b, sum)
+#elif defined(__GFX11__) || defined(__GFX12__)
+#define DOT4(a, b, sum) __builtin_amdgcn_sudot4(1, (int)(a), 1, (int)(b), sum, 0)
+#elif defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) ||                      \
+    defined(__gfx950__) || defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__)
+#define DOT4(a, b, sum) __builtin_amdgcn_sdot4((int)(a), (int)(b), sum, 0)
+#else
+#define DOT4(a, b, sum) dot_4(a, b, sum)
+#endif
 
 FN void ADD_LOCAL(uint32_t *where, uint32_t x) {
     (void)__hip_atomic_fetch_add(where, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);

@@ -8,6 +8,7 @@
 #define FN static inline
 #define FN_CALL static __attribute__((noinline))
 #define NOT_UNROLLED
+#define UNROLLED _Pragma("clang loop unroll(full)")
 #define DEVICE DEVICE
 #define LOCAL LOCAL
 #define THREAD THREAD

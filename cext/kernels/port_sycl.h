@@ -8,6 +8,7 @@
 #define FN static inline
 #define FN_CALL static __attribute__((noinline))
 #define NOT_UNROLLED
+#define UNROLLED _Pragma("unroll")
 #define DEVICE
 #define LOCAL
 #define QUANT_TABLE static constexpr const
@@ -45,6 +46,9 @@ struct port_call {
 
 #define BARRIER(m) ((void)(m), sycl::group_barrier(port_here::get_work_group<3>()))
 #define TAKE(m, bits, from) ((void)(m), sycl::select_from_group(port_here::get_sub_group(), (uint32_t)(bits), from))
+
+typedef uint32_t word_16 __attribute__((vector_size(16)));
+#define DOT4(a, b, sum) dot_4(a, b, sum)
 
 template <typename T> FN void ADD_LOCAL(T *where, T x) {
     sycl::atomic_ref<T, sycl::memory_order::relaxed, sycl::memory_scope::work_group,

@@ -9,8 +9,6 @@
 
 enum { UNIT_TOKENS = 8, UNIT_ROWS = 8, UNIT_DEPTH = 8 };
 
-#define UNROLLED _Pragma("clang loop unroll(full)")
-
 typedef simdgroup_float8x8 token_fragment;
 typedef simdgroup_float8x8 row_fragment;
 typedef simdgroup_float8x8 sum_fragment;
