@@ -28,6 +28,9 @@
 #include "formats.k.h"
 #include "gated.k.h"
 #include "modes.h"
+#ifdef DOT4
+#include "packed.k.h"
+#endif
 
 enum { MATRIX_HALF = MATRIX_TOKENS / 2, SUMS_PITCH = MATRIX_ROWS + 4 };
 
@@ -62,14 +65,28 @@ _Static_assert(MATRIX_BRINGING <= MATRIX_THREADS && MATRIX_BRINGING % MATRIX_TOK
 #define TAKE_PART_128(stem, row, i, n, w) UNPACK_128(stem, row, i, w)
 #define TAKE_PART_256(stem, row, i, n, w) UNPACK_256(stem, row, i, w)
 
-/* Elements 32 i to 32 i + 31 of a row of k, zeros past its end. row: NULL gives zeros. */
-FN void unpack_part(uint32_t format, DEVICE const char *row, int i, int k, THREAD float *w) {
+/* A row of a weight: its bytes in the file's order, or its tile and place in that of a packed weight. at NULL: none. */
+typedef struct {
+    DEVICE const char *at;
+    uint32_t format;
+    int in;
+} weight_row;
+
+/* Elements 32 i to 32 i + 31 of a row of k, zeros past its end. */
+FN void unpack_part(weight_row r, int i, int k, THREAD float *w) {
+    DEVICE const char *row = r.at;
     int n = k - MATRIX_PART * i;
     for (int e = 0; e < MATRIX_PART; e++)
         w[e] = 0;
     if (!row || n <= 0)
         return;
-    switch (format) {
+#ifdef DOT4
+    if (r.format & PACKED_BIT) {
+        packed_unpack(r.format, row, r.in, i, w);
+        return;
+    }
+#endif
+    switch (r.format) {
 #define CPU_WEIGHT(stem, id, block, act)                                                                               \
     case id:                                                                                                           \
         TAKE_PART_##block(stem, (DEVICE const block_##stem *)row, i, n, w);                                            \
@@ -79,19 +96,27 @@ FN void unpack_part(uint32_t format, DEVICE const char *row, int i, int k, THREA
     }
 }
 
-/* Address and format of a row of the tile; NULL: past the last weight. */
-FN DEVICE const char *row_of_slot(CONSTANT gpu_call *c, THREAD const self *m, int slot, THREAD uint32_t *format) {
+/* The weight's row of a row of the tile; none past the last weight. */
+FN weight_row row_of_slot(CONSTANT gpu_call *c, THREAD const self *m, int slot) {
     int gated_by = c->mode == LINEAR_GATED, rows = gated_by ? MATRIX_ROWS / 2 : MATRIX_ROWS;
     int64_t row = (int64_t)m->group[0] * rows + slot % rows;
     CONSTANT gpu_view *w = c->v + 2;
+    weight_row r = {NULL, 0, 0};
     if (row >= c->v->shape[1])
-        return NULL;
+        return r;
     if (gated_by)
         w += slot / rows;
     else
         w = weight_at(c, c->mode == LINEAR_PLAIN ? (int)c->n_in - 1 : 1, &row);
-    *format = w->format;
-    return ROW(const char, w, row);
+    r.at = ROW(const char, w, row);
+    r.format = w->format;
+#ifdef DOT4
+    if (r.format & PACKED_BIT) {
+        r.at = packed_tile_of(w, row);
+        r.in = (int)(row % PACKED_ROWS);
+    }
+#endif
+    return r;
 }
 
 /* Loads MATRIX_EACH elements of a token from k on; i is the index among the loading threads. */
@@ -168,8 +193,7 @@ MATRIX_PRODUCT(MATRIX_KERNEL) {
     int first = m.group[1] * MATRIX_TOKENS, n = rows_of(c, c->v) - first, k = c->v[1].shape[1];
     int slot = m.thread % MATRIX_ROWS, part = m.thread / MATRIX_ROWS;
     LOCAL operand *rows = (LOCAL operand *)m.local, *tokens = rows + MATRIX_PITCH * MATRIX_ROWS;
-    uint32_t format = 0;
-    DEVICE const char *row = row_of_slot(c, &m, slot, &format);
+    weight_row row = row_of_slot(c, &m, slot);
     wave_tile t;
     if (n <= 0)
         return;
@@ -182,7 +206,7 @@ MATRIX_PRODUCT(MATRIX_KERNEL) {
     for (int from = 0; from < k; from += MATRIX_DEPTH) {
         if (MATRIX_UNPACKING == MATRIX_THREADS || m.thread < MATRIX_UNPACKING) {
             float w[MATRIX_PART];
-            unpack_part(format, row, from / MATRIX_PART + part, k, w);
+            unpack_part(row, from / MATRIX_PART + part, k, w);
             place_row(rows, slot, MATRIX_PART * part, w);
         }
         if (MATRIX_BRINGING == MATRIX_THREADS || m.thread >= MATRIX_THREADS - MATRIX_BRINGING)

@@ -1,6 +1,6 @@
 /* matrix_table.h: kernel table entries of matrix products on matrix units (matrix.k.h). They accept the same calls as the
- * portable kernel. The portable kernel remains where the device has no matrix kernel, too little local memory, or too few
- * columns.
+ * portable kernel, and weights that the device has packed (packed_layout.h) too. Without them remain the portable kernel and that of
+ * packed weights: where the device has no matrix kernel, too little local memory, or too few columns.
  *
  * From MATRIX_LEAST columns on at least half of a tile is used. The crossover is not measured on any GPU.
  */
@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "modes.h"
+#include "packed_layout.h"
 #include "table.h"
 
 enum { MATRIX_LEAST = 32 };
@@ -21,13 +22,18 @@ static inline int matrix_wanted(void) {
     return !said || strcmp(said, "0") != 0;
 }
 
+/* The portable kernel's check sees packed weights as F32: their format alone is what it would refuse. */
 static const char *matrix_fault(const char *op, const gpu_call *c, const gpu_traits *t) {
     const gpu_kernel *plain = gpu_portable_kernels;
+    gpu_call seen = *c;
     if (MATRIX_LOCAL > t->shared)
         return "too little local memory per group for matrix units";
+    for (uint32_t i = 2; i <= c->n_in; i++)
+        if (c->v[i].format & HAL_PACKED && packed_bytes(c->v[i].format))
+            seen.v[i].format = F32;
     while (strcmp(plain->op, op) != 0)
         plain++;
-    return plain->check(c, t);
+    return plain->check(&seen, t);
 }
 
 static const char *matrix_few(const char *fault, const gpu_call *c) {

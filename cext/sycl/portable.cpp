@@ -2,3 +2,4 @@
 #include "names.h"
 
 #include "kernels.h"
+#include "packed_rows.k.h"
