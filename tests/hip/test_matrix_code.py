@@ -5,15 +5,12 @@ register is spilled, and registers and local memory are within a group's limits.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from hip_code import CEXT, CLANG, compiled, generated_headers, number
 
-CEXT = Path(__file__).parents[2] / "cext"
-CLANG = next((name for name in ("clang++-19", "clang++-20", "clang++-18") if shutil.which(name)), None)
 # processor: its instruction, and how many of it a wave needs for 64 numbers of its tile
 UNITS = {
     "gfx90a": ("v_mfma_f32_32x32x8bf16_1k", 16),
@@ -28,40 +25,11 @@ REGISTERS = 256  # of a lane, for two waves or more at a time
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The headers that the build generates."""
-    if CLANG is None:
-        pytest.skip("hip: it needs clang++-18 or newer")
-    folder = tmp_path_factory.mktemp("generated")
-    make = [sys.executable, CEXT / "build_ffi.py", CEXT / "include" / "hal.h", CEXT / "quant"]
-    subprocess.run([*make, folder / "_hal.py", folder / "include"], check=True)
-    return folder / "include"
+    return generated_headers(tmp_path_factory.mktemp("generated"))
 
 
 def assembly(arch: str, generated: Path) -> str:
-    """matrix.hip compiled as in the build, but to assembly."""
-    flags = ["-x", "hip", "-std=c++17", "-O3", "-ffp-contract=off", "-Wno-unused-function"]
-    flags += ["--offload-device-only", "-nogpuinc", "-nogpulib", "-ffreestanding", "-nostdlibinc"]
-    places = ("hip/include", "hip", "kernels", "include", "quant")
-    flags += [*(f"-I{CEXT / p}" for p in places), f"-I{generated}", f"--offload-arch={arch}"]
-    source = CEXT / "hip" / "matrix.hip"
-    done = subprocess.run(
-        [str(CLANG), *flags, "-S", "-o", "-", source],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    if "error: unsupported HIP gpu architecture" in done.stderr:
-        pytest.skip(f"hip: {CLANG} does not know {arch}")
-    assert done.returncode == 0, done.stderr[:2000]
-    return done.stdout
-
-
-def number(text: str, key: str) -> int:
-    """A number of the kernel's metadata, which the driver reads."""
-    found = re.findall(rf"^ +\.{key}: +(\d+)$", text, re.MULTILINE)
-    assert len(found) == 1, key
-    return int(found[0])
+    return compiled(arch, generated, CEXT / "hip" / "matrix.hip")
 
 
 @pytest.mark.parametrize("arch", UNITS)
