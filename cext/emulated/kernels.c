@@ -1,5 +1,6 @@
 /* kernels.c: the portable kernels compiled for this CPU. */
 #include "kernels.h"
+#include "packed_linear.k.h"
 #include "packed_rows.k.h"
 
 /* rms_norm by one thread of the group: a second kernel for tests of selection, whose order of sums differs. */

@@ -6,6 +6,7 @@
 #include "check.h"
 #include "driver.h"
 #include "matrix_table.h"
+#include "packed_table.h"
 #include "table.h"
 
 static const gpu_image images[] = {{"the kernels are in this library", 0}, {NULL, 0}};
@@ -35,13 +36,20 @@ static const gpu_kernel units[] = {
     MATRIX_ENTRIES("matrix_linear_wmma12"),
     {0},
 };
-static const gpu_kernel *const kernels[] = {gpu_portable_kernels, serial, units, NULL};
-static const gpu_kernel *const plain[] = {gpu_portable_kernels, serial, NULL};
+static const gpu_kernel *const kernels[] = {
+    gpu_packed_steps, gpu_packed_kernels, gpu_portable_kernels, serial, units, NULL};
+static const gpu_kernel *const plain[] = {gpu_packed_steps, gpu_packed_kernels, gpu_portable_kernels, serial, NULL};
+
+#define VENDOR(kernels_)                                                                                               \
+    {.name = "emulated",                                                                                               \
+     .driver = emulated_driver,                                                                                        \
+     .images = images,                                                                                                 \
+     .kernels = kernels_,                                                                                              \
+     .deterministic = kernels_ + 1,                                                                                    \
+     .packings = gpu_packings,                                                                                         \
+     .flags = HAL_TEST_ONLY}
 
 const gpu_vendor *gpu_vendor_entry(void) {
-    static const gpu_vendor all = {
-        .name = "emulated", .driver = emulated_driver, .images = images, .kernels = kernels, .flags = HAL_TEST_ONLY};
-    static const gpu_vendor few = {
-        .name = "emulated", .driver = emulated_driver, .images = images, .kernels = plain, .flags = HAL_TEST_ONLY};
+    static const gpu_vendor all = VENDOR(kernels), few = VENDOR(plain);
     return matrix_wanted() ? &all : &few;
 }

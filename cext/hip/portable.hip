@@ -1,5 +1,6 @@
 /* portable.hip: the portable kernels and the matrix unit kernels for HIP. */
 #include "kernels.h"
+#include "packed_linear.k.h"
 #include "packed_rows.k.h"
 #include "matrix.hip"
 

@@ -10,6 +10,7 @@
 #include "images.h"
 #include "hip_images.inc"
 #include "matrix_table.h"
+#include "packed_table.h"
 
 static const char *driver(gpu_api *api) {
     const char *named = getenv("SATCHEL_HIP_DRIVER");
@@ -27,7 +28,7 @@ static void *compile(const char *source, const gpu_traits *t, const char **why) 
 /* A code object for a GPU without matrix units lacks these kernels, so the portable one is selected. Their rounding differs
  * from the portable kernel's, so HAL_DETERMINISTIC uses the portable kernel for any number of columns. */
 static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
-static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL};
+static const gpu_kernel *const kernels[] = {products, gpu_packed_steps, gpu_packed_kernels, gpu_portable_kernels, NULL};
 
 #define VENDOR(kernels_)                                                                                               \
     {.name = "hip",                                                                                                    \
@@ -35,7 +36,8 @@ static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL
      .archive = satchel_image_hip,                                                                                     \
      .compile = compile,                                                                                               \
      .kernels = kernels_,                                                                                              \
-     .deterministic = kernels + 1}
+     .packings = gpu_packings,                                                                                         \
+     .deterministic = kernels + 2}
 
 const gpu_vendor *gpu_vendor_entry(void) {
     static const gpu_vendor all = VENDOR(kernels), plain = VENDOR(kernels + 1);

@@ -2,4 +2,5 @@
 #include "names.h"
 
 #include "kernels.h"
+#include "packed_linear.k.h"
 #include "packed_rows.k.h"

@@ -11,6 +11,7 @@
 
 #include "images.h"
 #include "matrix_table.h"
+#include "packed_table.h"
 #include "sycl_images.inc"
 
 #define DRIVER "satchel_sycl_driver.so"
@@ -50,14 +51,15 @@ static const gpu_image portable[] = {{satchel_image_sycl_portable, 0, 1}, {NULL,
 /* A device without matrix units lacks these kernels, so the portable one is selected. Their rounding differs from the portable
  * kernel's, so HAL_DETERMINISTIC uses the portable kernel for any number of columns. */
 static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
-static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL};
+static const gpu_kernel *const kernels[] = {products, gpu_packed_steps, gpu_packed_kernels, gpu_portable_kernels, NULL};
 
 #define VENDOR(images_, kernels_, flags_)                                                                              \
     {.name = "sycl",                                                                                                   \
      .driver = driver,                                                                                                 \
      .images = images_,                                                                                                \
      .kernels = kernels_,                                                                                              \
-     .deterministic = kernels + 1,                                                                                     \
+     .packings = gpu_packings,                                                                                         \
+     .deterministic = kernels + 2,                                                                                     \
      .flags = flags_}
 
 const gpu_vendor *gpu_vendor_entry(void) {

@@ -16,7 +16,7 @@ import pytest
 from devices import opened, skip_without
 from expert_cases import headed, products
 from gpus import GPUS, OLDER
-from kernel_cases import CUDA_ALONE, OP_NAMES, WRONG, check, row, wrong
+from kernel_cases import CUDA_ALONE, OP_NAMES, PACKED_STEPS, WRONG, check, row, wrong
 from one_step import (
     CASES,
     Case,
@@ -103,7 +103,7 @@ def work(one: Case) -> int:
     return int(np.prod(one.shape[1:])) * one.inputs[0][0].shape[-1]
 
 
-@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | CUDA_ALONE])
+@pytest.mark.parametrize("op", [op for op in OP_NAMES if op not in QUANTIZED | CUDA_ALONE | PACKED_STEPS])
 def test_op_equals_its_definition(device: Device, op: str) -> None:
     calls = [call for call in calls_of(op, device.name == "cuda") if not refused(device, op, call[0], pad=0)]
     meant = len(calls_of(op, device.name == "cuda"))
@@ -112,11 +112,13 @@ def test_op_equals_its_definition(device: Device, op: str) -> None:
         check(bounded(device, op, one), run(device, op, one), want)
 
 
-@pytest.mark.parametrize("op", sorted(QUANTIZED | CUDA_ALONE))
+@pytest.mark.parametrize("op", sorted(QUANTIZED | CUDA_ALONE | PACKED_STEPS))
 def test_what_it_lacks_is_refused_by_name(device: Device, op: str) -> None:
-    if device.name == "cuda" and op in CUDA_ALONE:
+    if device.name == "cuda" and op not in QUANTIZED:
         pytest.skip("tests/gpu/test_gpu_fused.py compares it with its parts")
-    with pytest.raises(DeviceError, match=rf"step 0 \({op}\): this backend has no kernel for the op"):
+    packs = op in PACKED_STEPS and device.packed(FORMATS["q4_0"].id, 1, 32, 32)
+    said = "weights must be packed" if packs else "this backend has no kernel for the op"
+    with pytest.raises(DeviceError, match=rf"step 0 \({op}\): {said}"):
         run(device, op, cases_of(op)[0])
 
 

@@ -133,6 +133,24 @@ def test_products_are_their_definition(unit: tuple[Device, str]) -> None:
         assert nmse(got, exact) <= ROUNDED[op], one.name
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_packed_weights_give_the_same_bits(unit: tuple[Device, str], op: str) -> None:
+    """They are unpacked to the same numbers."""
+    device, kernel = unit
+    formats = [f for f in FORMATS if device.packed(FORMATS[f].id, 1, 1, 256)]
+    if not formats:
+        pytest.skip(f"{device.name} packs no weights")
+    for format, other in zip(formats, [*formats[1:], "q5_1"], strict=True):
+        rows = (40, 33) if op == "linear" else (40,)
+        one = product(op, format, 5, 256 + FORMATS[format].block, rows, format)
+        own = (1,) if op == "linear_add" else (1, 2)
+        found = run(device, op, one, packed=own, kernel=kernel)
+        assert found.tobytes() == run(device, op, one, kernel=kernel).tobytes(), one.name
+        mixed = product(op, format, 5, 256, rows, other)
+        found = run(device, op, mixed, packed=(1,), kernel=kernel)
+        assert found.tobytes() == run(device, op, mixed, kernel=kernel).tobytes(), mixed.name
+
+
 def test_huge_tiny_and_missing_numbers(unit: tuple[Device, str]) -> None:
     device, kernel = unit
     rng = generator("extremes")

@@ -25,6 +25,7 @@ from satchel.errors import DeviceError
 from satchel.runtime.device.libraries import find_backend
 
 sys.path.append(str(Path(__file__).parents[1] / "cext"))
+import test_packed_kernels as packed
 from test_matrix_units import product
 
 KERNELS = Path(__file__).parents[2] / "cext" / "kernels"
@@ -37,6 +38,7 @@ REACHED: dict[str, tuple[str, ...]] = {
     "index.k.h": ("index_positions", "index_positions index_positions"),
     "latent.k.h": ("absorbed_attention", "sparse_attention", "expanded_attention"),
     "matrix.k.h": tuple(f"linear_swiglu matrix_linear_{unit}" for unit in ("mfma", "wmma11", "wmma12")),
+    "packed_linear.k.h": ("post_norm_linear_swiglu", "linear_add"),
     "port.h": ("layer_norm", *SAMPLING),
     "sample.k.h": SAMPLING,
     "sample_set.k.h": SAMPLING,
@@ -95,6 +97,10 @@ def many_rows(one: Case, whole: tuple[int, ...] = ()) -> Case:
 
 def calls_of(op: str, kernel: str) -> list[Case]:
     """The op's calls, those that are most likely to need a barrier first."""
+    if op == "post_norm_linear_swiglu":
+        return [packed.step(op, ("q4_0", "q8_0"), 3, 5 * packed.CHUNK, 40)]
+    if op == "linear_add":
+        return [packed.product(op, ("q4_0",), 3, 17 * packed.CHUNK, 40)]
     if op == "linear_swiglu":
         return [product(op, "q8_0", 70, 160, (70,))]
     calls = cases_of(op)
@@ -111,7 +117,8 @@ def result(op: str, kernel: str, one: Case, without: str) -> bytes:
     os.environ["SATCHEL_EMULATED_WITHOUT"] = without
     with find_backend("emulated").open() as device:
         try:
-            return run(device, op, one, kernel=kernel).tobytes()
+            own = packed.own(one) if op in ("post_norm_linear_swiglu", "linear_add") else ()
+            return run(device, op, one, packed=own, kernel=kernel).tobytes()
         except DeviceError as error:
             return str(error).encode()
 

@@ -45,10 +45,13 @@ CASES.update(recurrent_cases.CASES)
 
 # Collectives need a group of devices; tests/runtime/engine/test_group.py runs them.
 OP_NAMES = [name for name, op in OPS.items() if not op.view and name != "copy" and not op.collective]
-# Fused ops that the CPU lacks, which has no launches to save. CUDA alone has those for few tokens and that of
-# recurrent layers.
+# Fused ops that the CPU lacks, which has no launches to save: steps for few tokens. GPUs that pack weights
+# have those of packed ones.
+PACKED_STEPS = {
+    f"{norm}_linear{gate}" for norm in ("norm", "post_norm") for gate in ("", "_swiglu", "_geglu")
+}
+# CUDA alone has the others for few tokens, and that of recurrent layers.
 CUDA_ALONE = {
-    *(f"{norm}_linear{gate}" for norm in ("norm", "post_norm") for gate in ("", "_swiglu", "_geglu")),
     "rope_qkv_attention",
     "norm_expert_swiglu",
     "expert_linear_sum",
@@ -56,7 +59,7 @@ CUDA_ALONE = {
     "rope_latent_write",
     "gated_scan_write",
 }
-FUSED_STEPS = CUDA_ALONE | {"rope_qkv_write", "rms_norm_add", "geglu", "expert_gate_limited"}
+FUSED_STEPS = CUDA_ALONE | PACKED_STEPS | {"rope_qkv_write", "rms_norm_add", "geglu", "expert_gate_limited"}
 CPU_OPS = [name for name in OP_NAMES if name not in FUSED_STEPS]
 
 

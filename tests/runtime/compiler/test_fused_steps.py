@@ -31,6 +31,9 @@ from satchel.runtime.graph import TOKENS, Graph, Type, toposort
 from satchel.runtime.ops import OPS
 from satchel.runtime.plan import Bucket, Plan, Segment
 
+PACKING = ("emulated", "hip", "sycl")  # devices whose portable kernels read packed weights
+PARTS, STEPS = {"rms_norm", "linear", "linear_swiglu"}, {"norm_linear", "norm_linear_swiglu"}
+
 
 def loaded(path: Path, device: str, **options: object) -> Model:
     skip_without(device)
@@ -66,9 +69,28 @@ def launches(model: Model, tokens: int, label: str) -> int:
 
 @pytest.mark.parametrize("tokens", [1, 4, 64])
 def test_products_of_few_tokens_take_their_norm(dry: Model, tokens: int) -> None:
-    found = ops_of(dry.engine.program(tokens, 1).plan, "blk.1")
-    assert {"norm_linear", "norm_linear_swiglu"} <= set(found)
-    assert not {"rms_norm", "linear", "linear_swiglu"} & set(found)
+    found = set(ops_of(dry.engine.program(tokens, 1).plan, "blk.1"))
+    assert found >= STEPS and not PARTS & found
+
+
+@pytest.mark.parametrize("device", PACKING)
+def test_portable_products_of_packed_weights_take_their_norm(llama: Path, device: str) -> None:
+    """The steps that CUDA has, of up to four tokens, and the parts for more."""
+    with loaded(llama, device) as model:
+        for tokens in (1, 2, 4, 8):
+            found = ops_of(model.engine.program(tokens, 1).plan, "blk.1")
+            assert (set(found) >= STEPS) == (tokens <= 4) and bool(PARTS & set(found)) == (tokens > 4)
+        assert found.count("linear_add") == 2
+        reports = check_steps(model, [5, 6, 7, 8])
+    assert {report.op for report in reports} >= STEPS
+
+
+@pytest.mark.parametrize("device", PACKING)
+def test_portable_products_take_a_post_norm(tmp_path: Path, device: str) -> None:
+    path = write_model(tmp_path / "m.gguf", "gemma3", "q8_0")
+    with loaded(path, device) as model:
+        steps = {report.op for report in check_steps(model, [5, 6, 7, 8])}
+    assert steps >= {"post_norm_linear", "post_norm_linear_geglu"}
 
 
 def test_products_of_many_tokens_take_a_norm_where_a_device_can(
@@ -84,8 +106,9 @@ def test_products_of_many_tokens_take_a_norm_where_a_device_can(
     assert parts <= found and not fused & found
 
 
-def test_deterministic_plans_keep_their_parts(llama: Path) -> None:
-    with loaded(llama, "dry", deterministic=True) as model:
+@pytest.mark.parametrize("device", ["dry", "emulated"])
+def test_deterministic_plans_keep_their_parts(llama: Path, device: str) -> None:
+    with loaded(llama, device, deterministic=True) as model:
         assert not [op for op in ops_of(model.engine.program(1, 1).plan, "blk.1") if op.startswith("norm_")]
 
 

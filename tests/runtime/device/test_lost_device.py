@@ -36,13 +36,22 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def load(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Loads the model on devices one of which is lost at a launch: lose="CARD:N"."""
+    """Loads the model on devices one of which is lost at a launch: lose="CARD:N". Packing weights is launches
+    too, so they stay in the file's order: the first launch is a step's.
+    """
     made: list[Model] = []
 
     def loaded(lose: str, cards: int = 1, **more: object) -> Model:
         monkeypatch.setenv("SATCHEL_EMULATED_DEVICES", str(cards))
         monkeypatch.setenv("SATCHEL_EMULATED_LOSE", lose)
-        settings: LoadKwargs = {"device": "emulated", "threads": 1, "context": 64, "slots": 2, **more}  # type: ignore[typeddict-item]
+        settings: LoadKwargs = {
+            "device": "emulated",
+            "threads": 1,
+            "context": 64,
+            "slots": 2,
+            "repack": False,
+            **more,
+        }  # type: ignore[typeddict-item]
         made.append(Model.load(path, **settings))
         return made[-1]
 
