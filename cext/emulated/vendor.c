@@ -37,8 +37,9 @@ static const gpu_kernel units[] = {
     {0},
 };
 static const gpu_kernel *const kernels[] = {
-    gpu_packed_steps, gpu_packed_kernels, gpu_portable_kernels, serial, units, NULL};
-static const gpu_kernel *const plain[] = {gpu_packed_steps, gpu_packed_kernels, gpu_portable_kernels, serial, NULL};
+    gpu_packed_steps, gpu_packed_kernels, gpu_portable_steps, gpu_portable_kernels, serial, units, NULL};
+static const gpu_kernel *const plain[] = {
+    gpu_packed_steps, gpu_packed_kernels, gpu_portable_steps, gpu_portable_kernels, serial, NULL};
 
 #define VENDOR(kernels_)                                                                                               \
     {.name = "emulated",                                                                                               \

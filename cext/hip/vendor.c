@@ -28,7 +28,8 @@ static void *compile(const char *source, const gpu_traits *t, const char **why) 
 /* A code object for a GPU without matrix units lacks these kernels, so the portable one is selected. Their rounding differs
  * from the portable kernel's, so HAL_DETERMINISTIC uses the portable kernel for any number of columns. */
 static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
-static const gpu_kernel *const kernels[] = {products, gpu_packed_steps, gpu_packed_kernels, gpu_portable_kernels, NULL};
+static const gpu_kernel *const kernels[] = {products,           gpu_packed_steps,     gpu_packed_kernels,
+                                            gpu_portable_steps, gpu_portable_kernels, NULL};
 
 #define VENDOR(kernels_)                                                                                               \
     {.name = "hip",                                                                                                    \

@@ -25,6 +25,7 @@ typedef struct {
     float slope;      /* ALiBi: a score falls by this per position of distance from `at`, the query's position */
     int at;
     int ranks; /* > 0: the cache has a part of the pool's blocks, block b at b / ranks (context.k.h) */
+    DEVICE const char *own_key, *own_value; /* NULL, or the rows of `at`, which lie apart (attention_step.k.h) */
 } attended;
 
 /* State of the online softmax: the sum of weights and of weighted values so far, both relative to e^most. */
@@ -35,6 +36,8 @@ typedef struct {
 /* Row of the i-th position. */
 FN DEVICE const char *cached_row(THREAD const attended *a, CONSTANT gpu_view *cache, int i) {
     int size = cache->shape[2], pos = a->list ? a->list[i] : i, block = a->blocks[pos / size];
+    if (a->own_key && pos == a->at)
+        return cache == a->k ? a->own_key : a->own_value;
     return ROW(const char, cache, a->ranks ? block / a->ranks : block) +
            kv_bytes(cache->format, cache->shape[3]) * ((int64_t)a->kv_head * size + pos % size);
 }
@@ -142,14 +145,24 @@ FN void attend(self m, THREAD const attended *a, LOCAL const float *q, float sin
     merge_waves(m, &s, a->dv, sink, room, y);
 }
 
-/* Sets the range of positions that a query at `pos` sees. last: the last position of its slot in the step. */
+/* Sets the range of positions that a query at `pos` sees: no future, and of the past what its window and its chunk have (0: all). */
+FN void set_causal(int window, int chunk, int pos, THREAD attended *a) {
+    int first = chunk > 0 ? pos / chunk * chunk : 0;
+    a->to = pos + 1;
+    a->from = window > 0 && a->to > window ? a->to - window : 0;
+    a->from = first > a->from ? first : a->from;
+}
+
+/* The same where it may see the future. last: the last position of its slot in the step. */
 FN void set_sight(CONSTANT arg_attention *arg, int pos, int last, THREAD attended *a) {
     int half = arg->window / 2, chunk = arg->chunk > 0 ? pos / arg->chunk * arg->chunk : 0;
+    if (arg->causal) {
+        set_causal(arg->window, arg->chunk, pos, a);
+        return;
+    }
     a->from = 0;
-    a->to = arg->causal ? pos + 1 : last + 1;
-    if (arg->window > 0 && arg->causal && a->to > arg->window)
-        a->from = a->to - arg->window;
-    if (arg->window > 0 && !arg->causal) {
+    a->to = last + 1;
+    if (arg->window > 0) {
         a->from = pos > half ? pos - half : 0;
         a->to = a->to - pos - 1 > half ? pos + half + 1 : a->to;
     }

@@ -63,6 +63,21 @@ static inline void grid_attention(const gpu_call *c, const gpu_traits *t, gpu_gr
     grid_softmax(c, t, c->v[1].shape[0], attention_local(c->v[1].shape[2], value_of(c)), g);
 }
 
+/* Of rope_qkv_attention. */
+static inline const char *check_attention_step(const gpu_call *c, const gpu_traits *t) {
+    int32_t d = c->v[1].shape[2];
+    return c->v[1].shape[0] == 1 ? check_softmax(c, t, d, d) : "it is made for one token";
+}
+
+static inline void grid_attention_step(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    grid_softmax(c, t, 1, attention_local(c->v[1].shape[2], c->v[1].shape[2]), g);
+}
+
+static inline uint64_t scratch_attention_step(const gpu_call *c, const gpu_traits *t) {
+    (void)t;
+    return 2 * (uint64_t)STEP_ROW(c->v[1].shape[2]) * (uint64_t)c->v[1].shape[1];
+}
+
 /* Of attention_parts: columns of a value. */
 static inline int32_t parts_value(const gpu_call *c) {
     return c->v[0].shape[1] / c->v[1].shape[1] - 2;

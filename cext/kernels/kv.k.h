@@ -51,31 +51,39 @@ KERNEL(kv_write, GROUP) {
               rotated ? ROW(const float, cos_sin, t) : NULL, rotated ? cos_sin->shape[1] : 0, style);
 }
 
+/* A head of a token's queries (part 0), keys (1) or values (2), with its bias or its norm: of the ops whose inputs are those of
+ * rope_qkv_write. Computed by a wave, whose lanes all get it. */
+FN rope_head qkv_head(CONSTANT gpu_call *c, self m, int part, int t, int head, int biases, int norms, float eps) {
+    CONSTANT gpu_view *x = part == 0 ? c->v + 1 : c->v + 7 + part;
+    int d = x->shape[2];
+    rope_head h = plain_head(ROW(const float, x, t) + (int64_t)head * d);
+    if (biases)
+        h.bias = ROW(const float, c->v + 10 + part, 0) + (int64_t)head * d;
+    if (norms && part < 2) {
+        float sum = 0;
+        for (int i = m.lane; i < d; i += WAVE)
+            sum += h.x[i] * h.x[i];
+        h.norm = ROW(const float, c->v + 10 + part, 0);
+        h.size = sqrtf(wave_sum(m, sum) / (float)d + eps);
+    }
+    return h;
+}
+
 /* RoPE of queries, and of keys on their way to the cache, beside the values. A wave computes one head of one token: the queries'
  * heads come first, then those of keys and of values. */
 KERNEL(rope_qkv_write, GROUP) {
     CONSTANT arg_rope_qkv_write *a = (CONSTANT arg_rope_qkv_write *)c->arg;
-    CONSTANT gpu_view *cos_sin = c->v + 7, *x;
-    int heads = c->v[1].shape[1], kv = c->v[8].shape[1], t = m.group[1], head = m.group[0] * m.waves + m.wave, d;
+    CONSTANT gpu_view *cos_sin = c->v + 7;
+    int heads = c->v[1].shape[1], kv = c->v[8].shape[1], t = m.group[1], head = m.group[0] * m.waves + m.wave;
     int n_rot = cos_sin->shape[1], part = head < heads ? 0 : head < heads + kv ? 1 : 2; /* queries, keys, values */
     rope_head h;
     DEVICE char *to;
     if (t >= rows_of(c, c->v + 1) || head >= heads + 2 * kv)
         return;
     head -= part == 0 ? 0 : part == 1 ? heads : heads + kv;
-    x = part == 0 ? c->v + 1 : c->v + 7 + part;
-    d = x->shape[2];
-    h = plain_head(ROW(const float, x, t) + (int64_t)head * d);
-    if (a->biases)
-        h.bias = ROW(const float, c->v + 10 + part, 0) + (int64_t)head * d;
-    if (a->norms && part < 2) {
-        float sum = 0;
-        for (int i = m.lane; i < d; i += WAVE)
-            sum += h.x[i] * h.x[i];
-        h.norm = ROW(const float, c->v + 10 + part, 0);
-        h.size = sqrtf(wave_sum(m, sum) / (float)d + a->eps);
-    }
+    h = qkv_head(c, m, part, t, head, a->biases, a->norms, a->eps);
     if (part == 0) {
+        int d = c->v[1].shape[2];
         DEVICE float *y = ROW(float, c->v, t) + (int64_t)head * d;
         for (int i = m.lane; i < d - n_rot / 2; i += WAVE)
             rope_put(rope_rotate(h, ROW(const float, cos_sin, t), n_rot, a->style, i), y);

@@ -25,6 +25,7 @@ enum { EXPERTS_ONE, EXPERTS_GATED, EXPERTS_BY_HEAD };
 enum { EXPERT_GROUPS_MOST = 32 /* most groups of experts: one per lane */ };
 enum { KV_PLAIN, KV_ROPE, KV_PART };
 enum { KV_WAVES = 4 /* of a group that attends */, KV_VALUES_MOST = 512 /* columns of a value */ };
+#define STEP_ROW(d) (4 * ((int64_t)(d) + 3)) /* bytes of a row of a cache at most, rounded up to whole words */
 enum { EXPANDED_ROWS = 64 /* groups of a head; each loops over tokens and has scratch of its own */ };
 enum {
     INDEX_HEADS = 16,  /* whose queries lie in a group's local memory at once */

@@ -199,3 +199,13 @@ const gpu_kernel gpu_portable_kernels[] = {
      {{"logprobs_best", grid_best, 0}, {"logprobs_parts", grid_report, 0}, {"logprobs", grid_sample, 0}}},
     {0},
 };
+
+const gpu_kernel gpu_portable_steps[] = {
+    {"rope_qkv_attention",
+     check_attention_step,
+     scratch_attention_step,
+     0,
+     0,
+     {{"rope_qkv_attention", grid_attention_step, 0}}},
+    {0},
+};

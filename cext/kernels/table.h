@@ -5,5 +5,7 @@
 #include "kernel.h"
 
 extern const gpu_kernel gpu_portable_kernels[]; /* ended by op == NULL */
+extern const gpu_kernel
+    gpu_portable_steps[]; /* steps of one token, for vendors that have no kernels of their own for them */
 
 #endif

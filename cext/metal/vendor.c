@@ -18,7 +18,8 @@ enum { APPLE7 = 70 /* gpu_traits.arch of the first GPUs that have simdgroup_matr
 static const gpu_image images[] = {{satchel_image_portable_text, 0}, {satchel_image_matrix_text, APPLE7}, {NULL, 0}};
 static const gpu_image plain_images[] = {{satchel_image_portable_text, 0}, {NULL, 0}};
 static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
-static const gpu_kernel *const kernels[] = {products, gpu_portable_kernels, NULL}, *const *const plain = kernels + 1;
+static const gpu_kernel *const kernels[] = {products, gpu_portable_steps, gpu_portable_kernels, NULL},
+                               *const *const plain = kernels + 1;
 
 /* Fills the table; NULL, or why there is no Metal. */
 static const char *driver(gpu_api *out) {

@@ -51,7 +51,8 @@ static const gpu_image portable[] = {{satchel_image_sycl_portable, 0, 1}, {NULL,
 /* A device without matrix units lacks these kernels, so the portable one is selected. Their rounding differs from the portable
  * kernel's, so HAL_DETERMINISTIC uses the portable kernel for any number of columns. */
 static const gpu_kernel products[] = {MATRIX_ENTRIES("matrix_linear"), {0}};
-static const gpu_kernel *const kernels[] = {products, gpu_packed_steps, gpu_packed_kernels, gpu_portable_kernels, NULL};
+static const gpu_kernel *const kernels[] = {products,           gpu_packed_steps,     gpu_packed_kernels,
+                                            gpu_portable_steps, gpu_portable_kernels, NULL};
 
 #define VENDOR(images_, kernels_, flags_)                                                                              \
     {.name = "sycl",                                                                                                   \

@@ -23,6 +23,7 @@ from one_step import (
     cases_of,
     define,
     define_all,
+    f32,
     generator,
     pack_inputs,
     plan_of,
@@ -232,6 +233,57 @@ def qkv_parts(device: Device, one: Case) -> list[Array]:
     return [rotated, written, run(device, "kv_write", Case("", (v, heads[2], *place), (), v[1]))]
 
 
+@pytest.mark.parametrize("kind", ["plain", "biases", "norms"])
+@pytest.mark.parametrize("format", fused_cases.CACHES)
+def test_attention_of_a_token_in_one_step_equals_its_parts(device: Device, format: str, kind: str) -> None:
+    """The result and both caches, bit for bit."""
+    if device.name == "cuda":
+        pytest.skip("tests/gpu/test_gpu_fused.py compares its kernel with the parts")
+    rng = generator(f"{format} {kind}")
+    more = ({}, {"window": 7}, {"cap": 5.0, "chunk": 16})
+    for i, (past, heads) in enumerate(
+        ((0, (2, 2, 64)), (15, (4, 2, 96)), (16, (3, 1, 32)), (70, (6, 2, 128)))
+    ):
+        one = fused_cases.qkv(rng, format, 1, heads, kind=kind, past=past, style=i % 2)
+        args = {**one.args, "scale": heads[2] ** -0.5, **more[i % 3]}
+        sinks = (f32(rng, heads[0]),) if i % 2 else ()
+        one = replace(one, inputs=(*one.inputs, *sinks), shape=(1, heads[0] * heads[2]), args=args)
+        found = run_all(device, "rope_qkv_attention", one)
+        for got, part in zip(found, attention_parts(device, one, len(sinks)), strict=True):
+            assert got.tobytes() == part.tobytes(), one.name
+
+
+def attention_parts(device: Device, one: Case, sinks: int) -> list[Array]:
+    """rope_qkv_write, then attention over the caches that it has written."""
+    own = len(one.inputs) - sinks
+    q, keys, values, *place = one.inputs[:6]
+    args = {name: one.args[name] for name in ("style", "biases", "norms", "eps")}
+    heads = Case("heads", one.inputs[:own], q[0].shape, args=args)
+    rotated, *caches = run_all(device, "rope_qkv_write", heads)
+    inputs = ((rotated, "f32"), (caches[0], keys[1]), (caches[1], values[1]), *place, *one.inputs[own:])
+    args = {name: one.args[name] for name in ("scale", "window", "cap", "chunk") if name in one.args}
+    return [run(device, "attention", Case("attention", inputs, one.shape, args=args)), *caches]
+
+
+@pytest.mark.parametrize(("index", "values"), [(3, [2]), (3, [-1]), (4, [4000]), (4, [-1])])
+def test_a_token_outside_of_the_cache_names_the_step(device: Device, index: int, values: list[int]) -> None:
+    if device.name == "cuda":
+        pytest.skip("it has a kernel of its own")
+    one = fused_cases.qkv(generator("outside"), "f16", 1, (4, 2, 64))
+    inputs = list(one.inputs)
+    inputs[index] = np.array(values, np.int32), "i32"
+    one = replace(one, inputs=tuple(inputs), shape=(1, 256), args={**one.args, "scale": 0.1})
+    with pytest.raises(DeviceError, match=r"step 0 \(rope_qkv_attention\): .* out of range"):
+        run(device, "rope_qkv_attention", one)
+
+
+def test_attention_in_one_step_is_for_one_token(device: Device) -> None:
+    one = fused_cases.qkv(generator("two"), "f16", 2, (4, 2, 64))
+    assert refused(
+        device, "rope_qkv_attention", replace(one, shape=(2, 256), args={**one.args, "scale": 0.1})
+    )
+
+
 def test_a_limited_gate_equals_its_parts(device: Device) -> None:
     for one in cases_of("expert_gate_limited"):
         gate, gate_bias, up, up_bias, ids = one.inputs
@@ -342,6 +394,7 @@ def test_a_far_past_leaves_scratch_for_few_tokens(device: Device, blocks: int, f
 SHARING = (
     "rms_norm",
     "rope_qkv_write",
+    "rope_qkv_attention",
     "hadamard",
     "linear",
     "attention",

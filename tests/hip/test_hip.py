@@ -75,8 +75,9 @@ def run(driver: Path | str, *words: str, **more: str) -> subprocess.CompletedPro
 def test_ops_and_models_through_the_names_of_hip(every: str, driver: Path) -> None:
     """every: one case of an op in so many."""
     tests = ("cext/test_gpu_kernels.py", "cext/test_matrix_units.py", "gpu/test_gpu_models.py")
-    tests = (*tests, "cext/test_packed_kernels.py")
-    chosen = "hip and (test_op_equals or test_an_index or norms_of_heads or matrix_units or packed_kernels)"
+    tests = (*tests, "cext/test_packed_kernels.py", "runtime/compiler/test_fused_steps.py")
+    chosen = "test_op_equals or test_an_index or norms_of_heads or matrix_units or packed_kernels or one_step"
+    chosen = f"hip and ({chosen} or portable_products or five_steps)"
     done = run(
         driver,
         "-m",

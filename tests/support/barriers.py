@@ -33,6 +33,7 @@ SAMPLING = ("sample", "sample_masked", "logprobs")
 # The ops whose kernels contain a file's barriers, each with the kernel to run.
 REACHED: dict[str, tuple[str, ...]] = {
     "attention.k.h": ("attention", "absorbed_attention"),
+    "attention_step.k.h": ("rope_qkv_attention",),
     "context.k.h": ("attention_parts",),
     "hadamard.k.h": ("hadamard",),
     "index.k.h": ("index_positions", "index_positions index_positions"),

@@ -52,14 +52,17 @@ PACKED_STEPS = {
 }
 # CUDA alone has the others for few tokens, and that of recurrent layers.
 CUDA_ALONE = {
-    "rope_qkv_attention",
     "norm_expert_swiglu",
     "expert_linear_sum",
     "expert_sum_add",
     "rope_latent_write",
     "gated_scan_write",
 }
-FUSED_STEPS = CUDA_ALONE | PACKED_STEPS | {"rope_qkv_write", "rms_norm_add", "geglu", "expert_gate_limited"}
+FUSED_STEPS = (
+    CUDA_ALONE
+    | PACKED_STEPS
+    | {"rope_qkv_attention", "rope_qkv_write", "rms_norm_add", "geglu", "expert_gate_limited"}
+)
 CPU_OPS = [name for name in OP_NAMES if name not in FUSED_STEPS]
 
 
