@@ -2,6 +2,8 @@
 columns.
 
 No weight is copied: a step may name any number of weights, of any formats that share an activation format.
+Where the device takes each product and not all together, as of weights that it packs beside others, those
+that it takes together are a step.
 """
 
 from __future__ import annotations
@@ -12,6 +14,27 @@ from satchel.runtime.compiler.context import Context
 from satchel.runtime.graph import Node, Roots, rewrite, toposort
 
 
+def _product(siblings: list[Node]) -> Node:
+    siblings[0].graph.label = siblings[0].name
+    return ops.linear(siblings[0].src[0], *(node.src[1] for node in siblings))
+
+
+def _taken(siblings: list[Node], context: Context) -> list[list[Node]]:
+    """The products of one activation, apart where their device refuses them together."""
+    wanted = context.wanted(siblings[0])
+    refusal = next((target.refusal for target in context.targets if target.name == wanted), None)
+    if refusal is None or not refusal(_product(siblings)) or any(refusal(node) for node in siblings):
+        return [siblings]
+    found: list[list[Node]] = []
+    for node in siblings:
+        fitting = (group for group in found if not refusal(_product([*group, node])))
+        if group := next(fitting, None):
+            group.append(node)
+        else:
+            found.append([node])
+    return found
+
+
 def merge(roots: Roots, context: Context) -> Roots:
     groups: dict[tuple[Node, str | None, str], list[Node]] = {}
     for node in toposort(roots):
@@ -19,7 +42,8 @@ def merge(roots: Roots, context: Context) -> Roots:
             key = (node.src[0], FORMATS[node.src[1].type.format].act, context.wanted(node))
             groups.setdefault(key, []).append(node)
     start: dict[Node, tuple[tuple[Node, ...], int]] = {}
-    for siblings in (g for g in groups.values() if len(g) > 1):
+    alike = (part for siblings in groups.values() if len(siblings) > 1 for part in _taken(siblings, context))
+    for siblings in (part for part in alike if len(part) > 1):
         at = 0
         for node in siblings:
             start[node] = (tuple(s.src[1] for s in siblings), at)

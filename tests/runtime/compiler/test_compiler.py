@@ -122,6 +122,20 @@ def test_mixed_formats_merge_by_their_activation() -> None:
     assert [s.type.format for s in qkv.src] == ["a8_256", "q4_k", "q4_k", "q6_k"]
 
 
+def test_products_that_a_device_takes_apart_alone_are_not_merged() -> None:
+    """As of packed weights beside others: those that are alike stay together."""
+
+    class Alike(Everything):
+        def refusal(self, node, bucket: Bucket = ONE) -> str:
+            formats = {s.type.format for s in node.src[1:]} if node.op == "linear" else {""}
+            return "" if len(formats) == 1 else "they differ"
+
+    w = tiny.weights("llama", "q4_k", mixed=True)
+    roots = optimize(tiny.build("llama", w, CACHE).roots("tokens"), context(Alike())).roots
+    products = [n for n in toposort(roots) if n.op == "linear" and n.name == "blk.0"]
+    assert sorted(tuple(s.type.format for s in n.src[1:]) for n in products) == [("q4_k", "q4_k"), ("q6_k",)]
+
+
 def test_the_head_computes_gathered_rows_only() -> None:
     roots = optimize(tiny.build("llama", tiny.weights("llama"), CACHE).roots("tokens"), context()).roots
     last = [

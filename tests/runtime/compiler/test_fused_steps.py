@@ -85,6 +85,24 @@ def test_portable_products_of_packed_weights_take_their_norm(llama: Path, device
     assert {report.op for report in reports} >= STEPS
 
 
+def other_values(w: TinyWeights) -> None:
+    rng = np.random.default_rng(1)
+    for name in [n for n in w.names if "attn_v.w" in n or "ffn_up.w" in n]:
+        w.put(name, (rng.standard_normal(w.shapes[name]) * 0.05).astype(np.float32), "q3_k")
+
+
+@pytest.mark.parametrize("device", ["dry", *PACKING])
+def test_packed_weights_beside_others_stay_on_the_device(tmp_path: Path, device: str) -> None:
+    """As in files of Q3_K_M: what is not packed is a step of its own."""
+    with loaded(write_model(tmp_path / "m.gguf", "llama", "q4_k", change=other_values), device) as model:
+        (segment,) = model.engine.program(1, 1).plan.segments
+        assert segment.device == device
+        products = [s.op for s in segment.steps if s.label == "blk.1" and "linear" in s.op]
+        assert products.count("linear") == 4 and products.count("linear_add") == 2
+        if device != "dry":
+            assert check_steps(model, [5, 6, 7, 8])
+
+
 @pytest.mark.parametrize("device", PACKING)
 def test_portable_products_take_a_post_norm(tmp_path: Path, device: str) -> None:
     path = write_model(tmp_path / "m.gguf", "gemma3", "q8_0")
