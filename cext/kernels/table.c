@@ -49,7 +49,8 @@ static const char *check_norm(const gpu_call *c, const gpu_traits *t) {
 
 static void grid_norm(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     int64_t d = c->v[2].shape[0];
-    *g = grid_of(width(c->v) / d, c->v[0].shape[0], 1, threads_for(t, d / 4, THREADS), THREADS / 8);
+    uint32_t threads = threads_for(t, d / 4, THREADS);
+    *g = grid_of(width(c->v) / d, c->v[0].shape[0], 1, threads, 4 * (uint64_t)(threads / (uint32_t)t->wave));
 }
 
 static const char *check_hadamard(const gpu_call *c, const gpu_traits *t) {
