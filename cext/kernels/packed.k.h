@@ -10,6 +10,17 @@
 #include "packed_layout.h"
 #include "port.h"
 
+#ifndef LOOKUP_8 /* bytes of the eight of low and high by the four numbers of q, each below 8; a target may have an instruction */
+FN uint32_t lookup_8(uint32_t low, uint32_t high, uint32_t q) {
+    uint32_t out = 0;
+    for (int i = 0; i < 32; i += 8) {
+        uint32_t at = q >> i & 7;
+        out |= ((at < 4 ? low : high) >> 8 * (at % 4) & 255) << i;
+    }
+    return out;
+}
+#define LOOKUP_8(low, high, q) lookup_8(low, high, q)
+#endif
 #ifndef FAR /* a target whose pointers do not say so: a load that is known to be of device memory */
 #define FAR(type, from) (*(DEVICE const type *)(from))
 #endif
@@ -112,6 +123,27 @@ FN void packed_codes_i8_g128(packed_place p, int j, THREAD uint32_t *c) {
     packed_codes_q8_0(p, j, c);
 }
 
+/* Codes that are looked up: their signed bytes by the nibbles of q, of the table of a format. */
+#define PACKED_TABLE(stem, value)                                                                                      \
+    FN uint32_t packed_table_##stem(int i) {                                                                           \
+        return (uint32_t)((value)(i) & 255) | (uint32_t)((value)(i + 1) & 255) << 8 |                                  \
+               (uint32_t)((value)(i + 2) & 255) << 16 | (uint32_t)((value)(i + 3) & 255) << 24;                        \
+    }                                                                                                                  \
+    FN uint32_t packed_looked_up_##stem(uint32_t q) {                                                                  \
+        uint32_t upper = (q >> 3 & 0x01010101u) * 255, at = q & 0x07070707u;                                           \
+        return (LOOKUP_8(packed_table_##stem(0), packed_table_##stem(4), at) & ~upper) |                               \
+               (LOOKUP_8(packed_table_##stem(8), packed_table_##stem(12), at) & upper);                                \
+    }                                                                                                                  \
+    FN void packed_codes_##stem(packed_place p, int j, THREAD uint32_t *c) {                                           \
+        packed_nibbles(p, j, c);                                                                                       \
+        UNROLLED                                                                                                       \
+        for (int i = 0; i < 8; i++)                                                                                    \
+            c[i] = packed_looked_up_##stem(c[i]);                                                                      \
+    }
+PACKED_TABLE(iq4_nl, iq4_nl_table)
+PACKED_TABLE(iq4_xs, iq4_nl_table)
+PACKED_TABLE(mxfp4, e2m1_table)
+
 /* --- scales of stretch j */
 
 FN packed_scale packed_one_scale(float step) {
@@ -168,6 +200,20 @@ FN packed_scale packed_scale_q4_0(packed_place p, int j) {
 
 FN packed_scale packed_scale_q5_0(packed_place p, int j) {
     return packed_scale_8(p, 10, j, 0.125f);
+}
+
+FN packed_scale packed_scale_iq4_nl(packed_place p, int j) {
+    return packed_scale_8(p, 8, j, 1.0f);
+}
+
+FN packed_scale packed_scale_iq4_xs(packed_place p, int j) {
+    uint32_t head = FAR(uint32_t, p.more), low = FAR(uint32_t, p.more + 4) >> 4 * j & 15;
+    int scale = (int)(low | (head >> (16 + 2 * j) & 3) << 4) - 32;
+    return packed_one_scale(f16_to_f32((uint16_t)half_of(head, 0)) * (float)scale);
+}
+
+FN packed_scale packed_scale_mxfp4(packed_place p, int j) {
+    return packed_one_scale(mxfp4_scale((uint8_t)(FAR(uint32_t, p.more + 4 * (j / 4)) >> 8 * (j % 4) & 255)));
 }
 
 FN packed_scale packed_scale_i8_g128(packed_place p, int j) {

@@ -11,7 +11,8 @@
  *   upper two bits    word 8 + j / 2, part 2 (j % 2) + h: bits 8 b + 2 i and above, of column 16 h + 4 i + b
  *   codes of 8 bits   word 2 j + h: columns 16 h to 16 h + 15 of stretch j
  *   scales            Q4_K, Q5_K: the 16 bytes at the head of the file's block. Q6_K: 16 bytes of scales, and behind the words two
- *                     bytes of each row, d. Formats with blocks of 32: eight halves. I8_G128: two floats behind the words.
+ *                     bytes of each row, d. Formats with blocks of 32: eight halves. Behind the words, 8 bytes of each row:
+ *                     I8_G128: two floats; MXFP4: eight exponents; IQ4_XS: the head of the file's block.
  *
  * Codes of Q4_0, Q5_0 and Q6_K are stored less their offset, as two's complement, so a byte with a code in its upper bits is a
  * multiple of the signed code.
@@ -20,13 +21,16 @@
  * activations dot products of four bytes and the rest. counted: all vector instructions for one column in clang's code for gfx1100.
  *
  *             bytes   unpack   dot   rest   counted
- *   Q4_K      18        12      16     8      42
+ *   Q4_K      18        12      16     8      41
  *   Q5_K      22        36      16     8      56
- *   Q6_K      26.25     40      16    10      59
+ *   Q6_K      26.25     40      16    10      62
  *   Q8_0      34         0      16     5      21
- *   Q4_0      18        12      16     5      34
- *   Q5_0      22        36      16     5      53
- *   I8_G128   33         0      16     5      20
+ *   Q4_0      18        12      16     5      33
+ *   Q5_0      22        36      16     5      52
+ *   IQ4_NL    18        60      16     5      81
+ *   IQ4_XS    17        60      16     8      86
+ *   MXFP4     17        60      16     7      86
+ *   I8_G128   33         0      16     5      21
  *
  * At 960 GB/s and 192 units of 32 lanes at 2.4 GHz (RX 7900 XTX), 32 rows of a stretch of Q4_K take memory 0.60 ns and all units
  * together 0.09 ns, those of Q6_K 0.88 and 0.13. At 5.3 TB/s and 1216 units of 16 lanes at 2.1 GHz (MI300X): 0.11 and 0.03, 0.16 and
@@ -49,7 +53,8 @@
 /* name, GGUF's number, words of a row of a chunk, bytes of a row behind them, columns of a block */
 #define PACKED_FORMATS(f)                                                                                              \
     f(q4_k, 12, 9, 0, 256) f(q5_k, 13, 11, 0, 256) f(q6_k, 14, 13, 2, 256) f(q8_0, 8, 17, 0, 32) f(q4_0, 2, 9, 0, 32)  \
-        f(q5_0, 6, 11, 0, 32) f(i8_g128, 2003, 16, 8, 128)
+        f(q5_0, 6, 11, 0, 32) f(iq4_nl, 20, 9, 0, 32) f(iq4_xs, 23, 8, 8, 256) f(mxfp4, 39, 8, 8, 32)                  \
+            f(i8_g128, 2003, 16, 8, 128)
 
 enum { PACKED_ROWS = 32, PACKED_CHUNK = 256, PACKED_WORD = 16 * PACKED_ROWS /* bytes of a word of all rows */ };
 enum { PACKED_BIT = 1 << 24 /* HAL_PACKED */ };

@@ -28,6 +28,9 @@ FOUR_CODES(q6_k, q6_k, 256, q6_k_code(b, e) ^ 32)
 FOUR_CODES(q8_0, q8_0, 32, b->qs[e % 32])
 FOUR_CODES(q4_0, q4_0, 32, (b->qs[e % 16] >> (4 * (e % 32 / 16)) & 15) ^ 8)
 FOUR_CODES(q5_0, q5_0, 32, q5_code(b->qs, b->qh, e % 32) ^ 16)
+FOUR_CODES(iq4_nl, iq4_nl, 32, b->qs[e % 16] >> (4 * (e % 32 / 16)) & 15)
+FOUR_CODES(iq4_xs, iq4_xs, 256, b->qs[e / 32 * 16 + e % 16] >> (4 * (e % 32 / 16)) & 15)
+FOUR_CODES(mxfp4, mxfp4, 32, b->qs[e % 16] >> (4 * (e % 32 / 16)) & 15)
 FOUR_CODES(i8_g128, i8_g128, 128, b->qs[e % 128])
 
 /* Part i of a word of nibbles, of fifth bits and of upper two bits. */
@@ -53,6 +56,9 @@ PACKED_BITS(q5_k)
 PACKED_BITS(q6_k)
 PACKED_BITS(q4_0)
 PACKED_BITS(q5_0)
+PACKED_BITS(iq4_nl)
+PACKED_BITS(iq4_xs)
+PACKED_BITS(mxfp4)
 
 /* Part i of the head of a block of Q4_K or Q5_K, of the scales of Q6_K, and of the halves of eight blocks. */
 FN uint32_t packed_bytes_at(DEVICE const uint8_t *at) {
@@ -76,6 +82,7 @@ FN uint32_t packed_scales(packed_source s, int i) {
 PACKED_HALVES(q8_0)
 PACKED_HALVES(q4_0)
 PACKED_HALVES(q5_0)
+PACKED_HALVES(iq4_nl)
 
 /* Part i of word n of a row of a chunk. */
 FN uint32_t packed_made_q4_k(packed_source s, int n, int i) {
@@ -102,6 +109,18 @@ FN uint32_t packed_made_q5_0(packed_source s, int n, int i) {
     return n < 8 ? packed_low_q5_0(s, n, i) : n < 10 ? packed_fifth_q5_0(s, 4 * (n - 8) + i) : packed_halves_q5_0(s, i);
 }
 
+FN uint32_t packed_made_iq4_nl(packed_source s, int n, int i) {
+    return n < 8 ? packed_low_iq4_nl(s, n, i) : packed_halves_iq4_nl(s, i);
+}
+
+FN uint32_t packed_made_iq4_xs(packed_source s, int n, int i) {
+    return packed_low_iq4_xs(s, n, i);
+}
+
+FN uint32_t packed_made_mxfp4(packed_source s, int n, int i) {
+    return packed_low_mxfp4(s, n, i);
+}
+
 FN uint32_t packed_made_i8_g128(packed_source s, int n, int i) {
     return packed_four_i8_g128(s, 16 * n + 4 * i);
 }
@@ -113,6 +132,10 @@ FN void packed_end_of(uint32_t format, packed_source s, DEVICE char *to) {
         *(DEVICE uint16_t *)to = s.blocks > 0 ? ((DEVICE const block_q6_k *)s.first)->d : 0;
     for (int i = 0; format == 2003 && i < 2; i++)
         ((DEVICE float *)to)[i] = i < s.blocks ? b[i].d : 0.0f;
+    for (int i = 0; format == 23 && i < 2; i++)
+        ((DEVICE uint32_t *)to)[i] = packed_head(s, i);
+    for (int i = 0; format == 39 && i < 8; i++)
+        to[i] = i < s.blocks ? (char)((DEVICE const block_mxfp4 *)s.first + i)->e : 0;
 }
 
 /* v[0].shape is (stack, rows, columns); v[1] the file's rows, one matrix after the other. A group writes a chunk. */

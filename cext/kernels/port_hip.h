@@ -55,6 +55,7 @@ FN void BARRIER(self m) {
 #define TAKE(m, bits, from) ((void)(m), (uint32_t)__builtin_amdgcn_ds_bpermute((from) << 2, (int)(bits)))
 
 typedef uint32_t word_16 __attribute__((vector_size(16)));
+#define LOOKUP_8(low, high, q) __builtin_amdgcn_perm(high, low, q)
 #define FAR(type, from) (*(const __attribute__((address_space(1))) type *)(uintptr_t)(from))
 
 /* gfx11 and gfx12 say of each operand whether its bytes are signed; 1: they are. Source that is compiled at run time is

@@ -36,7 +36,7 @@ from satchel.runtime.device.device import DETERMINISTIC_BACKENDS, Device
 from satchel.runtime.device.libraries import find_backend
 from satchel.runtime.graph import Array
 
-PACKED = ("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "i8_g128")
+PACKED = ("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs", "mxfp4", "i8_g128")
 PRODUCTS = ("linear", "linear_add", "linear_swiglu")
 GATES = ("", "_swiglu", "_geglu")
 # NMSE of products whose activations have 16 bits, and of those with a gate, whose slope multiplies errors
@@ -166,7 +166,7 @@ def test_steps_with_a_norm_equal_their_definition_and_their_parts(
 ) -> None:
     op = f"{norm}_linear{gate}"
     for i, format in enumerate(PACKED):
-        one = step(op, (format, PACKED[(i + 1) % 7]), i % 4 + 1, (1 + i % 2) * CHUNK, 33)
+        one = step(op, (format, PACKED[(i + 1) % len(PACKED)]), i % 4 + 1, (1 + i % 2) * CHUNK, 33)
         found = run(device, op, one, packed=(1, 2))
         check(one, found, define(op, one))
         check(one, found, parts(device, op, one))

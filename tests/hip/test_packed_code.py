@@ -18,8 +18,8 @@ PROCESSORS = {
     "gfx1100": ("v_dot4_i32_iu8", "global_load_b128"),
     "gfx1201": ("v_dot4_i32_iu8", "global_load_b128"),
 }
-FORMATS, STRETCHES, COLUMNS, DOTS = 7, 8, 4, 16  # products of four bytes in a stretch of a column
-WORDS = 9 + 11 + 13 + 17 + 9 + 11 + 16  # of 16 bytes of a row of a chunk, of all formats
+FORMATS, STRETCHES, COLUMNS, DOTS = 10, 8, 4, 16  # products of four bytes in a stretch of a column
+WORDS = 9 + 11 + 13 + 17 + 9 + 11 + 9 + 8 + 8 + 16  # of 16 bytes of a row of a chunk, of all formats
 REGISTERS = 168  # of a lane, for three waves at a time where there are 512 of each of 64 lanes
 SOURCE = '#include "packed_linear.k.h"\n'
 
