@@ -226,10 +226,10 @@ def show_placement(facts: dict[str, Any]) -> None:
 def show_predicted(facts: dict[str, Any]) -> None:
     console, predicted = out(), facts["predicted"]
     if predicted:
-        rates = (
-            f"{predicted['pp512']:,.4g} t/s of a prompt (pp512), {predicted['tg128']:,.4g} t/s of an answer"
-        )
-        console.print(plain(f"predicted: {rates} (tg128)"), markup=False)
+        speeds = predicted["pp512"], predicted["tg128"]
+        prompt, answer = (f"{n:,.0f}" if n >= 1000 else f"{n:.4g}" for n in speeds)
+        rates = f"{prompt} t/s of a prompt (pp512), {answer} t/s of an answer (tg128)"
+        console.print(plain(f"predicted: {rates}"), markup=False)
 
 
 def spans(numbers: list[int]) -> str:

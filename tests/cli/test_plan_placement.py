@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tiny_file
 
-from satchel.cli.commands.plan import spans
+from satchel.cli.commands.plan import show_predicted, spans
 from satchel.cli.main import main
 from satchel.runtime.device.libraries import libraries
 
@@ -46,6 +46,12 @@ def test_layers_by_device(model: Path, capsys: pytest.CaptureFixture[str]) -> No
     said = capsys.readouterr().out
     assert "cpu: layers 0, the head, the embeddings" in said and "remote: layers 1-2" in said
     assert "predicted: " in said
+
+
+def test_a_large_speed_is_a_whole_number(capsys: pytest.CaptureFixture[str]) -> None:
+    show_predicted({"predicted": {"pp512": 11880.4, "tg128": 664.81}})
+    said = capsys.readouterr().out
+    assert said == "predicted: 11,880 t/s of a prompt (pp512), 664.8 t/s of an answer (tg128)\n"
 
 
 def test_all_on_one_device(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
