@@ -125,10 +125,6 @@ def _(rng: np.random.Generator) -> Iterator[Case]:
                 yield one
                 seen = {**args, "cap": 0.5 * past, "chunk": 256 if past > 256 else 0}
                 yield replace(one, inputs=(*one.inputs, f32(rng, heads[0], scale=4)), args=seen)
-    for tokens, heads in ((2, (4, 2, 64)), (7, (8, 2, 128))):
-        one = qkv(rng, "f16", tokens, heads)
-        args = {**one.args, "scale": heads[2] ** -0.5, "window": 20}
-        yield replace(one, shape=(tokens, heads[0] * heads[2]), args=args)
 
 
 def tame(w: Array) -> Array:
