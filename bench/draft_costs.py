@@ -7,11 +7,17 @@ A table is the name of one that was measured, or "rows:cost" pairs with commas b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from satchel.errors import RequestError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # Measured by bench/gpu_drafts.py, but for the wanted ones, at which verification aims: docs/notes/drafts.md.
 TABLES: Mapping[str, str] = {
@@ -82,3 +88,9 @@ class Tally:
             f"{self.tokens:,} | {self.tokens / self.steps:.2f} | {self.drafted / self.steps:.2f} | {share} | "
             f"{self.speed_up:.2f}"
         )
+
+
+def write_results(path: Path | None, found: Sequence[DataclassInstance]) -> None:
+    """Writes all results as JSON, where a file is asked for."""
+    if path:
+        path.write_text(json.dumps([asdict(r) for r in found], indent=1) + "\n", encoding="utf-8")

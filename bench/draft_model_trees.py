@@ -20,14 +20,13 @@ Prints, for each table of costs and cost of drafting, the best chain and the bes
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from draft_costs import TABLES, StepCosts, Tally, read_costs
+from draft_costs import TABLES, StepCosts, Tally, read_costs, write_results
 from number_lists import numbers
 from speculation import CONTEXT, TASKS, ask
 
@@ -157,8 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name in tables:
             print(row([r for r in of if r.costs == name]), flush=True)
         found += of
-    if options.json:
-        options.json.write_text(json.dumps([asdict(r) for r in found], indent=1) + "\n", encoding="utf-8")
+    write_results(options.json, found)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,13 @@ same seed each time.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from draft_costs import TABLES, StepCosts, Tally, read_costs
+from draft_costs import TABLES, StepCosts, Tally, read_costs, write_results
 from draft_tasks import Example, articles, own_examples, recorded, stories
 
 from satchel.errors import RequestError, SatchelError
@@ -209,9 +208,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for result in results(options):
         found.append(result)
         print(result.row(), flush=True)
-    if options.json:
-        body = [asdict(r) for r in found]
-        options.json.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    write_results(options.json, found)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,12 @@ and the right ones among them are the accepted tokens.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from draft_costs import StepCosts, Tally, read_costs
+from draft_costs import StepCosts, Tally, read_costs, write_results
 from draft_replay import Encoded, examples_by_task, parser_of, replay
 from number_lists import numbers
 
@@ -255,9 +254,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name in tables:
             print(row([r for r in of if r.costs == name]), flush=True)
         found += of
-    if options.json:
-        body = [asdict(r) for r in found]
-        options.json.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    write_results(options.json, found)
 
 
 if __name__ == "__main__":

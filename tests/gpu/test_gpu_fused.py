@@ -188,14 +188,7 @@ def test_attention_with_its_heads_equals_its_parts(cuda: Device, kind: str, form
         # keys in blocks are met as bfloat16
         bound = 2e-2 if extreme and (sinks or seen or format == "q8_0") else ROUNDED
         one = replace(one, inputs=(*one.inputs, *sinks), shape=shape, args=args, bound=bound)
-        if lacks(cuda, op, one):
-            continue
-        found, parts = run_all(cuda, op, one), attention_parts(cuda, one)
-        for got, part, want in zip(found, parts, define_all(op, one), strict=True):
-            how = one if got is found[0] else replace(one, format=format)
-            check(how, got, want)
-            check(how, got, part)
-        tried += 1
+        tried += equals_parts(cuda, one, format)
     skip_where_none(op, tried)
 
 
@@ -229,15 +222,23 @@ def test_attention_of_several_tokens_with_their_heads_equals_its_parts(
             sinks = (f32(rng, heads[0], scale=4),) if style == 1 else ()
             shape = (len(places), heads[0] * heads[2])
             one = replace(one, inputs=(*one.inputs, *sinks), shape=shape, args=args, bound=ROUNDED)
-            if lacks(cuda, op, one):
-                continue
-            found, parts = run_all(cuda, op, one), attention_parts(cuda, one)
-            for got, part, want in zip(found, parts, define_all(op, one), strict=True):
-                how = one if got is found[0] else replace(one, format=format)
-                check(how, got, want)
-                check(how, got, part)
-            tried += 1
+            tried += equals_parts(cuda, one, format)
     skip_where_none(op, tried)
+
+
+def equals_parts(device: Device, one: Case, format: str) -> bool:
+    """Compares attention with its heads, and both caches of a format, with their definition and with what the
+    steps give one by one. False: the device has no kernel for it.
+    """
+    op = "rope_qkv_attention"
+    if lacks(device, op, one):
+        return False
+    found, parts = run_all(device, op, one), attention_parts(device, one)
+    for got, part, want in zip(found, parts, define_all(op, one), strict=True):
+        how = one if got is found[0] else replace(one, format=format)
+        check(how, got, want)
+        check(how, got, part)
+    return True
 
 
 def attention_parts(device: Device, one: Case) -> list[Array]:
