@@ -71,13 +71,16 @@ def spread(rows: Sequence[T], count: int) -> list[T]:
 
 
 def git(root: Path, *arguments: str) -> str:
-    ran = subprocess.run(
-        ["git", "-C", str(root), *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-    )
+    try:
+        ran = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except FileNotFoundError as error:
+        raise RequestError("git is not installed: install it, or name --tasks without edits") from error
     if ran.returncode:
         raise RequestError(f"git {' '.join(arguments[:2])}: {ran.stderr.strip()}")
     return ran.stdout

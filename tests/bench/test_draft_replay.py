@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def git(folder: Path, *arguments: str) -> None:
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
     """A repository with a change of the size that examples have, and one that is too small."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
     git(tmp_path, "init", "-q")
     for text, subject in ((TEXT, "a"), (TEXT + "x = 1\n", "small"), (TEXT + "y = 2\n" * 9, "Nine lines")):
         (tmp_path / "area.py").write_text(text)
@@ -81,6 +84,12 @@ def test_a_change_of_a_commit_makes_three_examples(history: Path) -> None:
     assert message.prompt.count("\n+y = 2") == 9 and message.answer == "Nine lines"
     with pytest.raises(RequestError, match="git log"):
         list(draft_tasks.commits(history, "nowhere", 5))
+
+
+def test_history_without_git_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RequestError, match="git is not installed"):
+        list(draft_tasks.commits(tmp_path, "HEAD", 5))
 
 
 def test_the_commonest_name_is_renamed(tmp_path: Path) -> None:
