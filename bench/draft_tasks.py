@@ -157,9 +157,18 @@ def pages(root: Path) -> Iterator[Example]:
         yield Example("write", f"Write a page of a handbook on this: {title.strip('# ')}\n\n", text)
 
 
+def given(path: Path) -> str:
+    """The text of a file that was named."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise RequestError(f"{path}: can't be read: {reason}; check the path and its permissions") from error
+
+
 def articles(path: Path, count: int) -> Iterator[Example]:
     """The task summary, of a file in WikiText's format."""
-    parts = TITLE.split(path.read_text(encoding="utf-8"))
+    parts = TITLE.split(given(path))
     whole = [(title, text.partition("\n = = ")) for title, text in zip(parts[1::2], parts[2::2], strict=True)]
     usable = [(title, lead.strip(), body) for title, (lead, _, body) in whole if lead.strip() and body]
     for title, lead, body in spread(usable, count):
@@ -168,7 +177,7 @@ def articles(path: Path, count: int) -> Iterator[Example]:
 
 def stories(path: Path, count: int) -> Iterator[Example]:
     """The task story, of any text."""
-    text = path.read_text(encoding="utf-8")
+    text = given(path)
     pieces = [text[at : at + PIECE] for at in range(0, len(text) - PIECE, PIECE)]
     for piece in spread(pieces, count):
         yield Example("story", f"Go on with this story:\n\n{piece[:BEGINNING]}", piece[BEGINNING:])
@@ -176,7 +185,7 @@ def stories(path: Path, count: int) -> Iterator[Example]:
 
 def recorded(path: Path) -> Iterator[Example]:
     """Examples of a file of JSON lines."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(given(path).splitlines(), 1):
         try:
             row = json.loads(line)
             yield Example(str(row["task"]), str(row["prompt"]), str(row["answer"]))

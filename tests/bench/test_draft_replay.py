@@ -107,6 +107,14 @@ def test_articles_are_asked_for_their_lead(tmp_path: Path) -> None:
     assert example.answer == "Lead ." and "Text ." in example.prompt and "Lead" not in example.prompt
 
 
+@pytest.mark.parametrize("option", ["articles", "texts", "pairs"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, option: str) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    for name, reason in (("none", "No such file"), ("bytes", "not UTF-8")):
+        with pytest.raises(RequestError, match=f"{name}: can't be read: .*{reason}"):
+            draft_replay.main([f"--{option}={tmp_path / name}", "--tasks=chat"])
+
+
 def test_the_repository_has_conversations_and_pages() -> None:
     found = list(draft_tasks.own_examples(("chat", "write"), "HEAD", 4))
     assert {e.task for e in found} == {"chat", "write"}
