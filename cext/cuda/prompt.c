@@ -376,8 +376,7 @@ static const char *check_few(const gpu_call *c, const gpu_traits *t, const atten
     return check_heads(c, t, n, 0);
 }
 
-/* A group has parts of a token's row. */
-static int hands_plain(const gpu_call *c) {
+int cuda_hands_plain(const gpu_call *c) {
     (void)c;
     return HANDS_PLAIN;
 }
@@ -494,7 +493,7 @@ const gpu_kernel cuda_fixed_attention_kernels[] = {FIXED_ATTENTION(64), FIXED_AT
      .launch = {{"attention_split_" split, grid_split_##name, 1}},                                                     \
      .configs = SPLITS,                                                                                                \
      .counters = 4 * JOIN_COUNTERS,                                                                                    \
-     .hands = hands_plain},                                                                                            \
+     .hands = cuda_hands_plain},                                                                                       \
         MANY_ATTENTION(name, wide, split)
 
 #define FIXED(op_, mode_, kind)                                                                                        \

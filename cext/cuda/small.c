@@ -155,12 +155,6 @@ static uint64_t scratch_heads(const gpu_call *c, const gpu_traits *t) {
     return attention_scratch(c);
 }
 
-/* A group has parts of a token's row. */
-static int hands_heads(const gpu_call *c) {
-    (void)c;
-    return HANDS_PLAIN;
-}
-
 #define HEADS_CHECK(name, d, many)                                                                                     \
     static const char *check_##name##_##d(const gpu_call *c, const gpu_traits *t) {                                    \
         return check_heads(c, t, d, many);                                                                             \
@@ -182,6 +176,6 @@ HEADS_CHECK(heads_few, 128, 1)
 
 const gpu_kernel cuda_heads_kernels[] = {HEADS(heads, 64, ),
                                          HEADS(heads, 128, ),
-                                         HEADS(heads_few, 64, .hands = hands_heads),
-                                         HEADS(heads_few, 128, .hands = hands_heads),
+                                         HEADS(heads_few, 64, .hands = cuda_hands_plain),
+                                         HEADS(heads_few, 128, .hands = cuda_hands_plain),
                                          {0}};

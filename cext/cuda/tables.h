@@ -14,4 +14,7 @@ extern const gpu_kernel cuda_deterministic_expert_kernels[];
 /* All of them in order of preference, and those of HAL_DETERMINISTIC. */
 extern const gpu_kernel *const cuda_tables[], *const cuda_deterministic_tables[];
 
+/* gpu_kernel.hands of attention, whose groups have parts of a token's row. */
+int cuda_hands_plain(const gpu_call *);
+
 #endif
