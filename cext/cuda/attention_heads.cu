@@ -85,7 +85,7 @@ template <bool MANY> static __device__ __forceinline__ heads_past past_of(const 
         const token_run run = run_of(c, x, p.token);
         heads_past all = p;
         all.token = run.first, all.count = run.count, all.pos = i32_at(&c.v[5], run.first);
-        if (find_fresh(c, x, all) && run.count > 1) {
+        if (find_fresh(c, x, all) || run.count == 1) {
             p = all;
             p.count = run.first == (int)blockIdx.y ? run.count : 0; /* the first token's group takes it */
         } else {
