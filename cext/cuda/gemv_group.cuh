@@ -234,7 +234,7 @@ __device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_p
             next = next + 1 == columns ? 0 : next + 1;
             chunk += next ? 0 : WAVES;
         }
-#pragma unroll 1 /* the code stands once, which a launch reads anew */
+#pragma unroll 1 /* the code stands once */
         for (int u = 0; u < AT_ONCE && k < p.chunks; u++) {
             if (norm) {
                 float sum = 0.0f;
