@@ -8,9 +8,7 @@
  * maximum number of splits alone. Keys and values of F16, BF16 and FP8 are loaded by the lanes that multiply them, Q8_0 and Q4_0 blocks go
  * unchanged to shared memory. A counter per token and KV head is 0 before and after.
  */
-#include "attention_few.cuh"
-#include "heads.h"
-#include "tile.cuh"
+#include "attention_heads.cuh"
 
 /* MANY: the kernel is of several tokens. */
 template <int FORMAT, int D, bool MANY> struct heads_shape {
@@ -43,67 +41,6 @@ template <int N> struct head_scores<N, true> : scoring<N, true, 1> {
         }
     }
 };
-
-/* A head's sink, the last input, times log2(e). */
-static __device__ __forceinline__ float head_sink(const gpu_call &c, int head) {
-    const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
-    const int own = 9 + 3 * a->biases + 2 * a->norms;
-    return (int)c.n_in > own ? ((const float *)c.v[c.n_in].data)[head] * LOG2_E : -INFINITY;
-}
-
-/* A split of the past of one slot and KV head, for `count` tokens from `token` on, at positions from `pos` on. Of the step's tokens `fresh`
- * have keys that these see, at positions from `first` on; each lane has the row of its token's key among them, or -1.
- * holes: these positions are not in a row, so the past ends at the token's own, and theirs are skipped. */
-struct heads_past {
-    int token, count, slot, pos, good;
-    int first, fresh, row;
-    int split, used, most /* splits, at most */, from, begin, end;
-    bool holes;
-};
-
-/* Which keys of the step a token or a run sees. False: their positions are not in a row. Called by whole warps. */
-static __device__ __forceinline__ bool find_fresh(const gpu_call &c, const caches &x, heads_past &p) {
-    const int lane = threadIdx.x % 32, last = p.pos + p.count - 1, here = lane < rows_now(c, c.v[1]);
-    const int slot = here ? i32_at(&c.v[4], lane) : -1, pos = here ? i32_at(&c.v[5], lane) : -1;
-    p.from = sight_of(x, p.pos, p.pos).from;
-    const uint32_t seen = __ballot_sync(~0u, here && slot == p.slot && pos >= p.from && pos <= last);
-    const bool own = seen >> lane & 1;
-    p.fresh = __popc(seen);
-    p.first = (int)__reduce_min_sync(~0u, own ? (uint32_t)pos : ~0u);
-    p.holes = last - p.first + 1 != p.fresh;
-    p.row = !own ? -1 : p.holes ? __popc(seen & ((1u << lane) - 1)) : pos - p.first;
-    if (p.holes)
-        p.first = p.pos;
-    return !p.holes;
-}
-
-template <bool MANY> static __device__ __forceinline__ heads_past past_of(const gpu_call &c, const caches &x) {
-    heads_past p = {};
-    p.token = MANY ? blockIdx.y : 0, p.count = p.fresh = 1, p.split = MANY ? blockIdx.z : blockIdx.x;
-    p.slot = i32_at(&c.v[4], p.token), p.pos = p.first = i32_at(&c.v[5], p.token);
-    if constexpr (MANY) {
-        const token_run run = run_of(c, x, p.token);
-        heads_past all = p;
-        all.token = run.first, all.count = run.count, all.pos = i32_at(&c.v[5], run.first);
-        if (find_fresh(c, x, all) || run.count == 1) {
-            p = all;
-            p.count = run.first == (int)blockIdx.y ? run.count : 0; /* the first token's group takes it */
-        } else {
-            find_fresh(c, x, p);
-        }
-    } else {
-        p.from = sight_of(x, p.pos, p.pos).from;
-    }
-    p.good = place_good(x, p.slot, p.pos) && place_good(x, p.slot, p.pos + max(p.count, 1) - 1);
-    const int start = p.from / SPAN * SPAN, all = p.first - start;
-    p.most = MANY ? gridDim.z : gridDim.x;
-    if (p.count > 1) /* a run's results are many, and one group merges them */
-        p.most = (p.most + 1) / 2;
-    const int chunk = max(((all + p.most - 1) / p.most + STRIDE - 1) / STRIDE * STRIDE, (int)HEADS_CHUNK);
-    p.used = max((all + chunk - 1) / chunk, 1);
-    p.begin = start + p.split * chunk, p.end = min(p.begin + chunk, p.first);
-    return p;
-}
 
 /* A warp's step of quantized blocks, in the cache's layout, 16 bytes per lane at a time. */
 template <int FORMAT, int D>
@@ -152,140 +89,6 @@ static __device__ __forceinline__ void meet_step(warp_state<D, N> &w, char *memo
         __syncwarp();
     } else {
         meet<FORMAT, D, N>(w, ring, ring, scores, stage, key, p.from, p.first);
-    }
-}
-
-/* A lane's numbers of a head before RoPE, each 32nd, with the cosines and sines of their pairs. */
-template <int D> struct head_row {
-    float x[D / 32], cosine[D / 32], sine[D / 32];
-};
-
-/* A head of the step: a query (part 0), a key (1) or a value (2). */
-struct head_place {
-    int part, token, head;
-};
-
-template <int D> static __device__ __forceinline__ head_row<D> load_row(const gpu_call &c, const head_place &h) {
-    const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
-    const int n_rot = h.part < 2 ? c.v[7].shape[1] : 0, half = n_rot / 2, lane = threadIdx.x % 32;
-    const float *from = ROW(const float, c.v + (h.part ? 7 + h.part : 1), h.token) + h.head * D,
-                *table = ROW(const float, c.v + 7, h.token);
-    head_row<D> r;
-#pragma unroll
-    for (int i = 0; i < D / 32; i++) {
-        const int at = lane + 32 * i, pair = a->style == HAL_ROPE_HALVES ? (at < half ? at : at - half) : at / 2;
-        r.x[i] = from[at];
-        r.cosine[i] = at < n_rot ? table[pair] : 1.0f, r.sine[i] = at < n_rot ? table[half + pair] : 0.0f;
-    }
-    return r;
-}
-
-/* Finishes a head: adds its bias or takes its norm, then RoPE; to: where the warp leaves it in shared memory. */
-template <int D>
-static __device__ __forceinline__ void finish_row(const gpu_call &c, const head_place &h, head_row<D> r, float *to) {
-    const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
-    const int n_rot = h.part < 2 ? c.v[7].shape[1] : 0, half = n_rot / 2, lane = threadIdx.x % 32;
-    const bool halves = a->style == HAL_ROPE_HALVES;
-    if (a->biases) {
-        const float *bias = (const float *)c.v[10 + h.part].data + h.head * D;
-#pragma unroll
-        for (int i = 0; i < D / 32; i++)
-            r.x[i] += bias[lane + 32 * i];
-    }
-    if (a->norms && h.part < 2) {
-        const float *norm = (const float *)c.v[10 + h.part].data;
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < D / 32; i++)
-            sum += r.x[i] * r.x[i];
-#pragma unroll
-        for (int o = 16; o > 0; o /= 2)
-            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, o);
-        sum = sqrtf(sum / (float)D + a->eps);
-#pragma unroll
-        for (int i = 0; i < D / 32; i++)
-            r.x[i] = r.x[i] / sum * norm[lane + 32 * i];
-    }
-    float other[D / 32] = {};
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < D / 32; i++)
-        to[lane + 32 * i] = r.x[i];
-    __syncwarp();
-    if (n_rot == 0)
-        return;
-#pragma unroll
-    for (int i = 0; i < D / 32; i++) {
-        const int at = lane + 32 * i, low = halves ? at < half : at % 2 == 0, apart = halves ? half : 1;
-        if (at < n_rot)
-            other[i] = low ? -to[at + apart] : to[at - apart];
-    }
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < D / 32; i++)
-        to[lane + 32 * i] = r.x[i] * r.cosine[i] + other[i] * r.sine[i];
-    __syncwarp();
-}
-
-/* Where a group's shared memory holds what it prepares. */
-template <int FORMAT, int D> struct heads_room {
-    float *q /* the queries */, *own /* of a warp, a head on its way */;
-    char *keys, *values; /* the step's, coded, rows of the cache's bytes */
-};
-
-/* The queries of the group's tokens to shared memory; own: the step's keys and values that they see too, coded. A warp takes each fourth
- * head, and loads the next one meanwhile. */
-template <int FORMAT, int D>
-static __device__ __forceinline__ void prepare(const gpu_call &c, const heads_past &p, int kv_head, int heads,
-                                               const heads_room<FORMAT, D> &room, bool own) {
-    constexpr int BYTES = cache_row<FORMAT>::bytes(D);
-    const int lane = threadIdx.x % 32, queries = p.count * heads, all = queries + (own ? 2 * p.fresh : 0);
-    const auto place = [&](int i) -> head_place {
-        const int key = i - queries, row = key < p.fresh ? key : key - p.fresh;
-        const int token = __ffs(__ballot_sync(~0u, p.row == row)) - 1;
-        if (key < 0)
-            return {0, p.token + i / heads, kv_head * heads + i % heads};
-        return {key < p.fresh ? 1 : 2, token, kv_head};
-    };
-    int i = threadIdx.x / 32;
-    head_place next = {};
-    head_row<D> coming = {};
-    if (i < all)
-        next = place(i), coming = load_row<D>(c, next);
-    for (; i < all; i += WARPS) {
-        const head_place h = next;
-        const head_row<D> r = coming;
-        if (i + WARPS < all)
-            next = place(i + WARPS), coming = load_row<D>(c, next);
-        finish_row<D>(c, h, r, h.part ? room.own : room.q + i * D);
-        if (h.part) {
-            const int row = i - queries - (h.part == 1 ? 0 : p.fresh);
-            char *to = (h.part == 1 ? room.keys : room.values) + row * BYTES;
-            for (int k = lane; k < D; k += 32)
-                code_row<FORMAT, D>(to, k, [&](int at) { return room.own[at]; });
-        }
-    }
-}
-
-/* Writes the tokens' keys and values to the cache. block: the first token's. */
-template <int FORMAT, int D>
-static __device__ __forceinline__ void write_rows(const caches &x, const heads_past &p,
-                                                  const heads_room<FORMAT, D> &room, int block, int *lost) {
-    constexpr int BYTES = cache_row<FORMAT>::bytes(D);
-    const int32_t *table = x.table + p.slot * x.table_stride;
-    const int row = __shfl_sync(~0u, p.row, p.token);
-    for (int t = 0; t < p.count; t++) {
-        const int pos = p.pos + t, same = pos >> x.shift == p.pos >> x.shift;
-        const int there = same ? block : good_block(x, table[pos >> x.shift], lost);
-        if (*lost)
-            continue;
-        for (int h = 0; h < 2; h++) {
-            uint8_t *to = (uint8_t *)(h ? x.v + (uint64_t)there * x.v_stride : x.k + (uint64_t)there * x.k_stride) +
-                          (uint64_t)(x.head * x.block + (pos & (x.block - 1))) * BYTES;
-            const char *from = (h ? room.values : room.keys) + (row + t) * BYTES;
-            for (int i = threadIdx.x; i < BYTES / 2; i += 32 * WARPS)
-                ((uint16_t *)to)[i] = ((const uint16_t *)from)[i];
-        }
     }
 }
 
