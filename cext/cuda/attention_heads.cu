@@ -66,17 +66,6 @@ static __device__ __forceinline__ void fetch_step(const caches &x, char *memory,
             key, p.from, p.first);
 }
 
-/* 16 keys and their values, from position `key` on, of which those in [from, to) count. */
-template <int FORMAT, int D, int N, class ROWS, class SCORES>
-static __device__ __forceinline__ void meet(warp_state<D, N> &w, const ROWS &keys, const ROWS &values, SCORES &scores,
-                                            int stage, int key, int from, int to) {
-    uint32_t b[N][2];
-#pragma unroll
-    for (int n = 0; n < N; n++)
-        weigh<FORMAT, D, N>(w, keys, scores, stage, n, key, from, to, b[n]);
-    add_values<FORMAT, D, N>(w, values, stage, b);
-}
-
 template <class S, int FORMAT, int D, int N, class SCORES>
 static __device__ __forceinline__ void meet_step(warp_state<D, N> &w, char *memory, const typename S::ring &ring,
                                                  SCORES &scores, int stage, int key, const heads_past &p) {

@@ -71,6 +71,17 @@ static __device__ __forceinline__ heads_past past_of(const gpu_call &c, const ca
     return p;
 }
 
+/* 16 keys and their values, from position `key` on, of which those in [from, to) count. */
+template <int FORMAT, int D, int N, class ROWS, class SCORES>
+static __device__ __forceinline__ void meet(warp_state<D, N> &w, const ROWS &keys, const ROWS &values, SCORES &scores,
+                                            int stage, int key, int from, int to) {
+    uint32_t b[N][2];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        weigh<FORMAT, D, N>(w, keys, scores, stage, n, key, from, to, b[n]);
+    add_values<FORMAT, D, N>(w, values, stage, b);
+}
+
 /* A lane's numbers of a head before RoPE, each 32nd, with the cosines and sines of their pairs. */
 template <int D> struct head_row {
     float x[D / 32], cosine[D / 32], sine[D / 32];

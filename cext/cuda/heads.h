@@ -1,4 +1,4 @@
-/* heads.h: constants shared by attention_heads.cu and its table entries (small.c). */
+/* heads.h: constants shared by attention_heads.cu, attention_bulk.cu and their table entries (small.c). */
 #ifndef SATCHEL_CUDA_HEADS_H
 #define SATCHEL_CUDA_HEADS_H
 
@@ -22,6 +22,38 @@ SHAPE_FN int heads_shared(int d, int heads, int many, int hopper) {
     int columns = heads_columns(heads, many), ring = WARPS * heads_stages(d, many, hopper) * d * 64;
     int results = WARPS * columns * (d + RESULT_HEAD) * 4, fresh = (many ? FEW : 1) * 4 * d;
     return (ring > results ? ring : results) + (columns + WARPS) * d * 4 + fresh;
+}
+
+/* --- attention_bulk.cu */
+
+enum {
+    BULK_TEAMS = 2,
+    BULK_TEAM = 4 /* warps of a team, which share a tile */,
+    BULK_WARPS = BULK_TEAMS * BULK_TEAM /* of a group, that multiply */,
+    BULK_THREADS = 32 * (BULK_WARPS + 1),
+    BULK_RUNS = 4 /* copies of keys, and of values, of a tile */,
+    BULK_TILE = BULK_RUNS * SPAN,
+    BULK_PAD = 32 /* bytes behind each run, for its banks */,
+    BULK_SPLITS = 32 /* at most: the merge has a lane for each */
+};
+
+/* Stages of the ring, for rows of so many bytes: an even number, so that a stage is always the same team's. 200 KB in all. */
+SHAPE_FN int bulk_stages(int row) {
+    return 1536 / row;
+}
+
+/* Bytes of shared memory: the ring, or the warps' results in the same place; the queries; a head on its way for each warp; the step's own key
+ * and value. */
+SHAPE_FN int bulk_shared(int d, int row, int heads) {
+    return bulk_stages(row) * 2 * BULK_RUNS * (SPAN * row + BULK_PAD) + (heads + BULK_WARPS) * d * 4 + 4 * d;
+}
+
+/* Splits of a past, at most: as many as give each multiprocessor one group. */
+SHAPE_FN int bulk_splits(const gpu_call *c, int units) {
+    int n = units / c->v[2].shape[1];
+    if (c->config)
+        return (int)c->config;
+    return n > BULK_SPLITS ? BULK_SPLITS : n > 1 ? n : 1;
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* small.c: kernel tables of small.cu, rope_rows.cu and attention_heads.cu. */
+/* small.c: kernel tables of small.cu, rope_rows.cu, attention_heads.cu and attention_bulk.cu. */
 #include <string.h>
 
 #include "check.h"
@@ -155,6 +155,55 @@ static uint64_t scratch_heads(const gpu_call *c, const gpu_traits *t) {
     return attention_scratch(c);
 }
 
+/* --- attention of a layer for one token on Hopper, see attention_bulk.cu */
+
+/* Bytes of a row of the cache, whose elements each have a whole number of them; 0: another. */
+static int bulk_row(const gpu_view *k) {
+    return k->format == F16 || k->format == BF16 ? 2 * k->shape[3] : k->format == FP8 ? k->shape[3] : 0;
+}
+
+static const char *check_bulk(const gpu_call *c, const gpu_traits *t, int32_t d) {
+    const gpu_view *q = c->v + 1, *k = c->v + 2;
+    const char *fault = t->arch == HOPPER_ARCH ? check_heads(c, t, d, 0) : "it is made for sm_90";
+    if (fault)
+        return fault;
+    if (q->shape[1] > COUNTERS)
+        return "more heads than it has counters";
+    if (!bulk_row(k))
+        return "keys and values must be in F16, BF16 or FP8";
+    return bulk_shared(d, bulk_row(k), q->shape[1] / k->shape[1]) + SPLIT_STATIC <= t->shared
+               ? NULL
+               : "too little shared memory";
+}
+
+static void grid_bulk(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    const gpu_view *q = c->v + 1, *k = c->v + 2;
+    *g = grid_of(bulk_splits(c, t->units), k->shape[1], 1, BULK_THREADS,
+                 (uint64_t)bulk_shared(k->shape[3], bulk_row(k), q->shape[1] / k->shape[1]));
+}
+
+static uint64_t scratch_bulk(const gpu_call *c, const gpu_traits *t) {
+    const gpu_view *q = c->v + 1;
+    return 4 * (uint64_t)q->shape[1] * (uint64_t)bulk_splits(c, t->units) * (uint64_t)(q->shape[2] + RESULT_HEAD);
+}
+
+static const char *check_bulk_64(const gpu_call *c, const gpu_traits *t) {
+    return check_bulk(c, t, 64);
+}
+
+static const char *check_bulk_128(const gpu_call *c, const gpu_traits *t) {
+    return check_bulk(c, t, 128);
+}
+
+#define BULK(d)                                                                                                        \
+    {.op = "rope_qkv_attention",                                                                                       \
+     .check = check_bulk_##d,                                                                                          \
+     .scratch = scratch_bulk,                                                                                          \
+     .format_of = 2,                                                                                                   \
+     .launch = {{"attention_bulk_" #d, grid_bulk, 1}},                                                                 \
+     .configs = {1, 2, 4, 8, 16, 32},                                                                                  \
+     .counters = HEADS_BYTES}
+
 #define HEADS_CHECK(name, d, many)                                                                                     \
     static const char *check_##name##_##d(const gpu_call *c, const gpu_traits *t) {                                    \
         return check_heads(c, t, d, many);                                                                             \
@@ -174,7 +223,9 @@ HEADS_CHECK(heads_few, 128, 1)
      .counters = HEADS_BYTES,                                                                                          \
      __VA_ARGS__}
 
-const gpu_kernel cuda_heads_kernels[] = {HEADS(heads, 64, ),
+const gpu_kernel cuda_heads_kernels[] = {BULK(64),
+                                         BULK(128),
+                                         HEADS(heads, 64, ),
                                          HEADS(heads, 128, ),
                                          HEADS(heads_few, 64, .hands = cuda_hands_plain),
                                          HEADS(heads_few, 128, .hands = cuda_hands_plain),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gpus import LOWERED, lacks, skip_where_none
 from kernel_cases import check
-from one_step import Case, define, define_all, f32, generator, refused, run, run_all
+from one_step import Case, define, define_all, f32, generator, plan_of, refused, run, run_all
 
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device
@@ -189,6 +189,46 @@ def test_attention_with_its_heads_equals_its_parts(cuda: Device, kind: str, form
         bound = 2e-2 if extreme and (sinks or seen or format == "q8_0") else ROUNDED
         one = replace(one, inputs=(*one.inputs, *sinks), shape=shape, args=args, bound=bound)
         tried += equals_parts(cuda, one, format)
+    skip_where_none(op, tried)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", ["f16", "bf16", "fp8", "q8_0", "q4_0"])
+def test_attention_with_its_heads_by_each_kernel_and_number_of_splits(cuda: Device, format: str) -> None:
+    """One split that fills a ring many times, splits of a few positions, blocks of 16 positions or more."""
+    rng, op, tried = generator(f"splits {format}"), "rope_qkv_attention", 0
+    shapes = ((2000, 0, (4, 2, 64), 16), (2077, 0, (8, 1, 128), 32), (3011, 1700, (6, 3, 128), 128))
+    for past, window, heads, block in (*shapes, (2500, 0, (16, 8, 64), 64), (9000, 0, (2, 1, 128), 16)):
+        one = fused_cases.qkv(rng, format, 1, heads, past=past, block=block)
+        args = {**one.args, "scale": heads[2] ** -0.5, "window": window}
+        one = replace(one, shape=(1, heads[0] * heads[2]), args=args, bound=ROUNDED)
+        if lacks(cuda, op, one):
+            continue
+        for kernel in cuda.kernels(plan_of(op, one, 64)[0], 0):
+            found = run_all(cuda, op, one, kernel=kernel)
+            for got, want in zip(found, define_all(op, one), strict=True):
+                check(one if got is found[0] else replace(one, format=format), got, want)
+            tried += 1
+    skip_where_none(op, tried)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", ["f16", "bf16", "fp8"])
+def test_attention_with_its_heads_reads_no_position_that_is_not_there(cuda: Device, format: str) -> None:
+    """Pasts that end anywhere in a run of 16 positions or a tile of 64; NaN stands behind the token."""
+    rng, op, tried = generator(f"ends {format}"), "rope_qkv_attention", 0
+    pasts = (0, 1, 15, 16, 17, 47, 63, 64, 65, 128, 200, 255, 256, 257, 271, 500, 513, 1027)
+    for past, heads in itertools.product(pasts, ((4, 2, 64), (8, 1, 128))):
+        one = fused_cases.qkv(rng, format, 1, heads, past=past, block=64)
+        none = {"f16": 0x7E00, "bf16": 0x7FC0, "fp8": 0x7F}[format]
+        for cache, _ in one.inputs[1:3]:
+            rows = cache[one.inputs[5][0][0, past // 64]]
+            rows.view(np.uint8 if format == "fp8" else np.uint16)[:, past % 64 + 1 :] = none
+        args = {**one.args, "scale": heads[2] ** -0.5, "window": 0}
+        one = replace(one, shape=(1, heads[0] * heads[2]), args=args, bound=ROUNDED)
+        if not lacks(cuda, op, one):
+            check(one, run(cuda, op, one), define(op, one))
+            tried += 1
     skip_where_none(op, tried)
 
 

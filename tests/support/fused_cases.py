@@ -68,16 +68,17 @@ CACHES = ("f16", "bf16", "f32", "fp8", "q8_0", "q4_0")
 def qkv(rng: np.random.Generator, format: str, tokens: int, heads: tuple[int, int, int], **more: Any) -> Case:
     """The steps between a Q, K, V product and attention, of slots whose pasts are random: two, in turn, or
     places (slot, position). heads: query heads, KV heads, D. extreme: keys and values of one token are
-    large, those of the next 0.
+    large, those of the next 0. block: positions of a block.
     """
     n, kv, d = heads
+    size = more.get("block", 16)
     style, n_rot, kind = more.get("style", 1), more.get("n_rot", d), more.get("kind", "plain")
     places = more.get("places") or [(t % 2, t // 2 + more.get("past", 37)) for t in range(tokens)]
     slot, pos = ((np.array(column, np.int32), "i32") for column in zip(*places, strict=True))
-    blocks, slots = -(-(int(pos[0].max()) + 1) // 16), max(2, int(slot[0].max()) + 1)
+    blocks, slots = -(-(int(pos[0].max()) + 1) // size), max(2, int(slot[0].max()) + 1)
     table = (rng.permutation(slots * blocks).astype(np.int32).reshape(slots, blocks), "i32")
-    caches = [(encode(format, f32(rng, slots * blocks * kv * 16, d)[0]), format) for _ in range(2)]
-    caches = [(a.reshape(slots * blocks, kv, 16, -1), f) for a, f in caches]
+    caches = [(encode(format, f32(rng, slots * blocks * kv * size, d)[0]), format) for _ in range(2)]
+    caches = [(a.reshape(slots * blocks, kv, size, -1), f) for a, f in caches]
     x = [f32(rng, tokens, h, d)[0] for h in (n, kv, kv)]
     if more.get("extreme"):
         for one in x[1:]:  # not the queries: a product of both would leave softmax no second best

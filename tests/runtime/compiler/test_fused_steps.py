@@ -395,4 +395,14 @@ def test_a_fused_kernel_chosen_by_name_computes() -> None:
 def test_attention_with_its_heads_has_splits_to_choose_from() -> None:
     with opened("dry") as device:
         names = device.kernels(plan_of("rope_qkv_attention", cases_of("rope_qkv_attention")[0], 64)[0], 0)
-    assert names[0] == "attention_heads_64_f16" and "attention_heads_64_f16@4" in names
+    assert names[0] == "attention_bulk_64_f16" and "attention_bulk_64_f16@8" in names
+    assert "attention_heads_64_f16@4" in names
+
+
+def test_attention_with_its_heads_takes_caches_of_elements_by_bulk_copies() -> None:
+    """Blocks of Q8_0 and Q4_0 are not aligned for them."""
+    for format, name in (("f16", "attention_bulk_128_f16"), ("q8_0", "attention_heads_128_q8_0")):
+        cases = cases_of("rope_qkv_attention")
+        one = next(one for one in cases if one.name.startswith(f"{format}-1-8x2x128"))
+        with opened("dry") as device:
+            assert device.kernels(plan_of("rope_qkv_attention", one, 64)[0], 0)[0] == name
