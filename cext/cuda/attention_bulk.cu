@@ -10,8 +10,11 @@
  * row f of its 16 is row f % 2 + f / 8 * 2 of these of run f % 8 / 2, or for odd f of the run two further on. So eight lanes that read pieces
  * of keys have two rows whose runs are 64 bytes apart, those that read values four rows 32 bytes apart, and no two meet in a bank (of
  * F16 and BF16, and of FP8 in heads of 128).
+ *
+ * Splits are merged in the order of their positions: those of a cluster in its groups' shared memory, others in memory by the last group.
  */
 #include "attention_heads.cuh"
+#include "cluster.h"
 
 template <int FORMAT, int D> struct bulk_shape {
     static constexpr int ROW = cache_row<FORMAT>::bytes(D), RUN = SPAN * ROW + BULK_PAD, HALF = BULK_RUNS * RUN,
@@ -221,6 +224,40 @@ static __device__ __forceinline__ void merge_row(const float *first, int64_t apa
         done(at, sum, most, total);
 }
 
+/* Merges the splits' results, which each group of the cluster has as r's part `part`, in order of the splits: a group takes every p.used-th
+ * four numbers of them, from all groups' shared memory. The groups without a split have ended, and nobody waits for these. */
+template <int D, class DONE>
+static __device__ __forceinline__ void merge_cluster(const shared_results<D> &r, int part, const heads_past &p,
+                                                     DONE done) {
+    __syncwarp();
+    cluster_sync();
+    for (int i = p.split + p.used * threadIdx.x; i < r.heads * (D / 4); i += p.used * BULK_THREADS) {
+        const int head = i / (D / 4), number = i % (D / 4) * 4;
+        const uint32_t from = shared_address(r.of(part, head));
+        float4 own[BULK_CLUSTER], x[BULK_CLUSTER], sum = make_float4(0, 0, 0, 0);
+        float most = -INFINITY, total = 0;
+#pragma unroll
+        for (int j = 0; j < BULK_CLUSTER; j++)
+            if (j < p.used) {
+                own[j] = numbers_of(from, j);
+                x[j] = numbers_of(from + 4 * (RESULT_HEAD + number), j);
+            }
+#pragma unroll
+        for (int j = 0; j < BULK_CLUSTER; j++)
+            most = j < p.used ? fmaxf(most, own[j].x) : most;
+#pragma unroll
+        for (int j = 0; j < BULK_CLUSTER; j++)
+            if (j < p.used) {
+                const float share = power_of_two(own[j].x - (most == -INFINITY ? 0 : most));
+                total += own[j].y * share;
+                sum.x += x[j].x * share, sum.y += x[j].y * share, sum.z += x[j].z * share, sum.w += x[j].w * share;
+            }
+        done(head, number, sum, most, total);
+    }
+    __syncwarp();
+    cluster_sync(); /* others read this group's memory */
+}
+
 /* Counts that a warp has left a split's result of a head in memory. True: all `splits` are there, and the count is 0 again. */
 static __device__ __forceinline__ bool last_of(uint32_t *count, int splits) {
     uint32_t before = 0;
@@ -236,28 +273,36 @@ static __device__ __forceinline__ bool last_of(uint32_t *count, int splits) {
     return __shfl_sync(~0u, before, 0) == (uint32_t)splits - 1;
 }
 
-/* Merges the warps' results, a warp those of a head; the warp that is the last to leave a split's merges all of the head's and writes the
- * output. So no group waits for all of its warps. */
+/* Merges the warps' results, a warp those of a head. Splits that are no cluster leave theirs in memory; the warp that is the last to do so
+ * merges all of the head's and writes the output, so no group waits for all of its warps. */
 template <int D>
 static __device__ __forceinline__ void bulk_finish(const gpu_call &c, const shared_results<D> &r, int kv_head,
                                                    const heads_past &p) {
+    const int first = kv_head * r.heads;
+    const bool together = cluster_size() > 1;
+    const auto write = [&](int i, int number, float4 sum, float most, float total) {
+        const float share = share_of(most, total, head_sink(c, first + i));
+        write_four(c, 0, (first + i) * D + number, times(sum, share));
+    };
     __syncthreads();
     for (int i = threadIdx.x / 32; i < r.heads; i += BULK_WARPS + 1) {
-        const int head = kv_head * r.heads + i;
-        float *const result = (float *)c.scratch + (int64_t)head * p.most * (D + RESULT_HEAD); /* of the first split */
-        const auto write = [&](int number, float4 sum, float most, float total) {
-            write_four(c, 0, head * D + number, times(sum, share_of(most, total, head_sink(c, head))));
+        float *const result = (float *)c.scratch + (int64_t)(first + i) * p.most * (D + RESULT_HEAD); /* of split 0 */
+        float *const to = together ? r.of(BULK_WARPS, i) : result + p.split * (D + RESULT_HEAD);
+        const auto write_own = [&](int number, float4 sum, float most, float total) {
+            write(i, number, sum, most, total);
         };
         merge_row<D, BULK_WARPS>(r.of(0, i), r.of(1, 0) - r.of(0, 0), BULK_WARPS,
                                  [&](int number, float4 sum, float most, float total) {
                                      if (p.used == 1)
-                                         write(number, sum, most, total);
+                                         write_own(number, sum, most, total);
                                      else
-                                         leave_four(result + p.split * (D + RESULT_HEAD), number, sum, most, total);
+                                         leave_four(to, number, sum, most, total);
                                  });
-        if (p.used > 1 && last_of((uint32_t *)c.counters + head, p.used))
-            merge_row<D, 16>(result, D + RESULT_HEAD, p.used, write);
+        if (p.used > 1 && !together && last_of((uint32_t *)c.counters + first + i, p.used))
+            merge_row<D, 16>(result, D + RESULT_HEAD, p.used, write_own);
     }
+    if (p.used > 1 && together)
+        merge_cluster(r, BULK_WARPS, p, write);
 }
 
 /* What the warps that multiply do before their loop: the queries, and of the last split's group the step's own key and value. */
@@ -317,7 +362,7 @@ template <int FORMAT, int D> static __device__ __forceinline__ void bulk_of(cons
     bulk_finish(c, r, x.head, p);
 }
 
-/* Grid: splits by KV heads. */
+/* Grid: splits by KV heads; splits of a KV head may be a cluster. */
 #define BULK(D, format, FORMAT)                                                                                        \
     extern "C" __global__ void __launch_bounds__(BULK_THREADS, 1)                                                      \
         attention_bulk_##D##_##format(const __grid_constant__ gpu_call c) {                                            \

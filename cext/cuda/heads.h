@@ -3,6 +3,7 @@
 #define SATCHEL_CUDA_HEADS_H
 
 #include "attention_shape.h"
+#include "columns.h"
 
 enum { HEADS_CHUNK = 256 /* least positions of a split */, HEADS_MOST = 8 /* most query heads per KV head */ };
 
@@ -34,7 +35,9 @@ enum {
     BULK_RUNS = 4 /* copies of keys, and of values, of a tile */,
     BULK_TILE = BULK_RUNS * SPAN,
     BULK_PAD = 32 /* bytes behind each run, for its banks */,
-    BULK_SPLITS = 32 /* at most: the merge has a lane for each */
+    BULK_SPLITS = 32 /* at most: the merge has a lane for each */,
+    BULK_CLUSTER = 8 /* groups of a cluster, at most: of a portable size */,
+    BULK_BUSY = 45 /* of 100 multiprocessors, which clusters must have at least */
 };
 
 /* Stages of the ring, for rows of so many bytes: an even number, so that a stage is always the same team's. 200 KB in all. */
@@ -48,11 +51,19 @@ SHAPE_FN int bulk_shared(int d, int row, int heads) {
     return bulk_stages(row) * 2 * BULK_RUNS * (SPAN * row + BULK_PAD) + (heads + BULK_WARPS) * d * 4 + 4 * d;
 }
 
-/* Splits of a past, at most: as many as give each multiprocessor one group. */
+/* Groups of a cluster, which has all splits of a KV head and merges them in shared memory; 0: splits are merged in memory. */
+SHAPE_FN int bulk_cluster(const gpu_call *c, int units) {
+    int heads = c->v[2].shape[1], n = c->config ? (int)c->config : BULK_CLUSTER;
+    if (n < 2 || n > BULK_CLUSTER || n * heads > columns_slots(n, units))
+        return 0;
+    return c->config || 100 * n * heads >= BULK_BUSY * units ? n : 0;
+}
+
+/* Splits of a past, at most: a cluster's, or as many as give each multiprocessor one group. */
 SHAPE_FN int bulk_splits(const gpu_call *c, int units) {
-    int n = units / c->v[2].shape[1];
-    if (c->config)
-        return (int)c->config;
+    int n = units / c->v[2].shape[1], together = bulk_cluster(c, units);
+    if (c->config || together)
+        return c->config ? (int)c->config : together;
     return n > BULK_SPLITS ? BULK_SPLITS : n > 1 ? n : 1;
 }
 

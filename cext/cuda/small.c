@@ -180,6 +180,7 @@ static void grid_bulk(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     const gpu_view *q = c->v + 1, *k = c->v + 2;
     *g = grid_of(bulk_splits(c, t->units), k->shape[1], 1, BULK_THREADS,
                  (uint64_t)bulk_shared(k->shape[3], bulk_row(k), q->shape[1] / k->shape[1]));
+    g->cluster = (uint32_t)bulk_cluster(c, t->units);
 }
 
 static uint64_t scratch_bulk(const gpu_call *c, const gpu_traits *t) {
