@@ -45,14 +45,21 @@ static bool halves; /* columns_half.cu computes what it can */
 struct format {
     const char *name;
     int number, columns, block, chunk, most;
-    kernel pack, gemv;
+    kernel pack, gemv, pair;
 };
 #define FORMAT_ROW(f)                                                                                                  \
-    {#f,       tile_##f::FORMAT, packer<tile_##f>::COLUMNS, packer<tile_##f>::BLOCK, tile_##f::BYTES, tile_##f::BYTES, \
-     pack_##f, gemv_##f},
+    {#f,                                                                                                               \
+     tile_##f::FORMAT,                                                                                                 \
+     packer<tile_##f>::COLUMNS,                                                                                        \
+     packer<tile_##f>::BLOCK,                                                                                          \
+     tile_##f::BYTES,                                                                                                  \
+     tile_##f::BYTES,                                                                                                  \
+     pack_##f,                                                                                                         \
+     gemv_##f,                                                                                                         \
+     gemv_pair_##f},
 static const format formats[] = {TILE_FORMATS(FORMAT_ROW)};
-static const format dense_formats[] = {{"f16", 1, 1, 2, 0, 0, nullptr, dense_f16},
-                                       {"bf16", 30, 1, 2, 0, 0, nullptr, dense_bf16}};
+static const format dense_formats[] = {{"f16", 1, 1, 2, 0, 0, nullptr, dense_f16, nullptr},
+                                       {"bf16", 30, 1, 2, 0, 0, nullptr, dense_bf16, nullptr}};
 static const format &format_named(const char *name) {
     for (const format &f : formats)
         if (!strcmp(f.name, name))
@@ -231,7 +238,8 @@ struct planned {
     int threads, shared;
     gpu_call c;
     size_t bytes;
-    int batch; /* sets of 16 columns that batch.cu takes at once; 0: gemv */
+    int cluster; /* groups of a cluster of gemv; 0: none */
+    int batch;   /* sets of 16 columns that batch.cu takes at once; 0: gemv */
     columns_cut cut;
     int half; /* warps of columns_half.cu that multiply; 0: another kernel's */
 };
@@ -290,8 +298,14 @@ static planned plan(const std::vector<weight> &ws, int mode, const float *x, con
     for (const weight &w : ws)
         stage = w.f->chunk > stage ? w.f->chunk : stage;
     p.grid = dim3(tiles < units ? tiles : units);
-    p.shared = gemv_plan_of(GEMV_WAVES, stage, columns, (k + 255) / 256).bytes;
+    const gemv_plan gemv = gemv_plan_of(GEMV_WAVES, stage, columns, (k + 255) / 256);
+    p.shared = gemv.bytes;
     p.threads = WAVES * 32;
+    if (ws[0].f->chunk && columns > 1 && columns <= GEMV_COLUMNS && gemv_pair_bytes(&gemv) <= 227 * 1024) {
+        p.k = same ? ws[0].f->pair : gemv_pair_mixed;
+        p.cluster = 2, p.shared = gemv_pair_bytes(&gemv);
+        p.grid.x += p.grid.x % 2;
+    }
     if (!ws[0].f->chunk && columns <= GEMV_COLUMNS) {
         int pairs = mode & GATED ? rows : (rows + 1) / 2;
         p.grid = dim3(pairs < units ? pairs : units);
@@ -341,7 +355,7 @@ static void run(const planned &p, cudaStream_t st, bool pdl) {
         return;
     }
     if (!p.batch) {
-        launch(p.k, p.grid, p.threads, p.shared, p.c, st, pdl);
+        launch(p.k, p.grid, p.threads, p.shared, p.c, st, pdl, p.cluster ? p.cluster : 1);
         return;
     }
     batch_shape s = batch_shape_of(&p.c);

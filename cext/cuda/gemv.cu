@@ -9,6 +9,9 @@
  *
  * One group per SM is intended. If two fit, the next kernel's groups start early but in pairs, and half of the SMs have none
  * (measured: the loop takes 1.5 times as long).
+ *
+ * On Hopper gemv_pair_* are for two to four columns: clusters of two groups, each of which quantizes half of the columns for both
+ * (gemv_pair.cuh). Four columns of 4,096 to 14,336 numbers are 65 to 230 KB, which a group by itself loads at 33 bytes a nanosecond.
  */
 #include "gemv_group.cuh"
 
@@ -16,7 +19,22 @@
 #define GEMV_ASKED_ALL(c)
 #endif
 
-template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
+/* What a group's waves do once the previous kernel has ended: quantize the activations that are their share. */
+template <class SHARE>
+__device__ __forceinline__ void gemv_prepare(const gpu_call &c, const gemv_plan &p, const SHARE &share, char *shared,
+                                             int columns, int most, int wave, int lane) {
+    float *squares = (float *)(shared + p.squares), *post_squares = squares + 4 * WAVES;
+    if (c.mode & POST) {
+        gemv_post_squares(c, p, post_squares, columns, wave, lane);
+        __syncthreads();
+        gemv_post_activations(c, p, share, shared + p.acts, squares + wave * 4, post_squares, columns, most, wave,
+                              lane);
+    } else {
+        gemv_activations(c, p, share, shared + p.acts, squares + wave * 4, columns, most, wave, lane);
+    }
+}
+
+template <class SET, bool PAIR = false> __device__ __forceinline__ void gemv(const gpu_call &c) {
     extern __shared__ __align__(128) char shared[];
     int wave = threadIdx.x / 32, lane = threadIdx.x % 32, most = c.v[0].shape[0];
     launch_next();
@@ -53,24 +71,18 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
             GEMV_ASKED_ALL(c)
         }
     };
+    const gemv_share<PAIR> share(shared_address(shared + p.bytes), wave, lane);
     if (wave_asks())
         for (int i = 0; i < p.stages && ahead.tile < n_tiles; i++)
             fetch(i);
     __syncwarp();
+    share.started();
     wait_before();
-    int columns = rows_now(c, c.v[0]);
-    float *squares = (float *)(shared + p.squares), *post_squares = squares + 4 * WAVES;
-    if (c.mode & POST) {
-        gemv_post_squares(c, p, post_squares, columns, wave, lane);
-        __syncthreads();
-        gemv_post_activations(c, p, shared + p.acts, squares + wave * 4, post_squares, columns, most, wave, lane);
-    } else {
-        gemv_activations(c, p, shared + p.acts, squares + wave * 4, columns, most, wave, lane);
-    }
-    if (together) /* a wave has quantized the chunks that it multiplies */
-        __syncwarp();
-    else
-        __syncthreads();
+    const int columns = rows_now(c, c.v[0]);
+    const float *squares = (const float *)(shared + p.squares);
+    gemv_prepare(c, p, share, shared, columns, most, wave, lane);
+    share.settle(p.chunks, columns, c.mode & NORM, wave, lane);
+    share.wait(together, wave);
 
     int stage = 0, phase = 0, group = threadIdx.x / TILE_ROWS, row = threadIdx.x % TILE_ROWS;
     int mine = most == 1 ? group : group / most,
@@ -112,8 +124,9 @@ template <class SET> __device__ __forceinline__ void gemv(const gpu_call &c) {
     }
 }
 
-#ifndef GEMV_NAME /* gemv_8.cu and gemv_7.cu have others */
+#ifndef GEMV_NAME /* gemv_8.cu and gemv_7.cu have others, and no pairs */
 #define GEMV_NAME(f) gemv_##f
+#define GEMV_PAIRS
 #endif
 #define GEMV_KERNEL(f)                                                                                                 \
     extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) GEMV_NAME(f)(const __grid_constant__ gpu_call c) {     \
@@ -124,3 +137,15 @@ TILE_FORMATS(GEMV_KERNEL)
 extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) GEMV_NAME(mixed)(const __grid_constant__ gpu_call c) {
     gemv<mixed>(c);
 }
+
+#if HOPPER && defined(GEMV_PAIRS)
+#define GEMV_PAIR_KERNEL(f)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) gemv_pair_##f(const __grid_constant__ gpu_call c) {    \
+        gemv<one<tile_##f>, true>(c);                                                                                  \
+    }
+TILE_FORMATS(GEMV_PAIR_KERNEL)
+
+extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) gemv_pair_mixed(const __grid_constant__ gpu_call c) {
+    gemv<mixed, true>(c);
+}
+#endif

@@ -6,6 +6,7 @@
 
 #include "geglu.cuh"
 #include "gemv.cuh"
+#include "gemv_pair.cuh"
 
 #ifndef GROUP_WAVES /* of a group */
 #define GROUP_WAVES GEMV_WAVES
@@ -177,14 +178,17 @@ __device__ __forceinline__ void gemv_post_squares(const gpu_call &c, const gemv_
 }
 
 /* Quantizes chunks `wave`, wave + WAVES, ... of h times the norm's weights, for h = residual + rms_norm(x, post) of each column, and
- * sums the norm's squares; in the first group writes h after the products' columns. */
-__device__ __forceinline__ void gemv_post_activations(const gpu_call &c, const gemv_plan &p, char *acts, float *squares,
-                                                      const float *post_squares, int columns, int most, int wave,
-                                                      int lane) {
+ * sums the norm's squares; in the first group writes h after the products' columns. share: as below. */
+template <class SHARE>
+__device__ __forceinline__ void gemv_post_activations(const gpu_call &c, const gemv_plan &p, const SHARE &share,
+                                                      char *acts, float *squares, const float *post_squares,
+                                                      int columns, int most, int wave, int lane) {
     int width = c.v[1].shape[1];
     const gpu_view *r = c.v + c.n_in;
     const float *norm = (const float *)r[-2].data, *post = (const float *)r[-1].data;
     for (int t = 0; t < columns; t++) {
+        if (!share.owns(t))
+            continue;
         const float *x = (const float *)(c.v[1].data + t * c.v[1].stride);
         const float *residual = (const float *)(r->data + t * r->stride);
         float *h = (float *)(c.v[0].data + t * c.v[0].stride) + product_columns(&c, POST), sum = 0.0f;
@@ -200,28 +204,33 @@ __device__ __forceinline__ void gemv_post_activations(const gpu_call &c, const g
                 v.v[i] = add.v[i] + v.v[i] * scale * w.v[i];
                 sum += v.v[i] * v.v[i];
             }
-            if (blockIdx.x == 0)
+            if (share.writes())
                 v.store(h + at, left, lane);
             for (int i = 0; i < 8; i++)
                 v.v[i] *= n.v[i];
             gemv_quantize(v.v, acts + k * p.act_bytes, t, most, lane);
+            share.send(acts + k * p.act_bytes, t, most, lane);
         }
         for (int far = 16; far; far /= 2)
             sum += __shfl_xor_sync(~0u, sum, far);
-        if (lane == 0)
+        if (lane == 0) {
             squares[t] = sum;
+            share.send_square(squares + t, sum);
+        }
     }
 }
 
-/* Quantizes chunks `wave`, wave + WAVES, ... of all columns, and sums the norm's squares. Four are asked for at a time, of several columns where
- * there are several, for what they wait for is longer than what they cost. */
-__device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_plan &p, char *acts, float *squares,
-                                                 int columns, int most, int wave, int lane) {
+/* Quantizes chunks `wave`, wave + WAVES, ... of all columns, or of those that are its share in a pair of groups (gemv_pair.cuh), and sums the
+ * norm's squares. Four are asked for at a time, of several columns where there are several, for what they wait for is longer than what they
+ * cost. */
+template <class SHARE>
+__device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_plan &p, const SHARE &share, char *acts,
+                                                 float *squares, int columns, int most, int wave, int lane) {
     constexpr int AT_ONCE = 4;
     const int width = c.v[1].shape[1];
     const float *norm = c.mode & NORM ? (const float *)c.v[c.n_in].data : nullptr;
     float sums[GEMV_COLUMNS] = {};
-    int t = 0, k = columns > 0 ? wave : p.chunks;
+    int t = share.first, k = t < columns ? wave : p.chunks;
     while (k < p.chunks) {
         eight v[AT_ONCE], n[AT_ONCE];
         int next = t, chunk = k;
@@ -231,8 +240,8 @@ __device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_p
             v[u].load((const float *)(c.v[1].data + next * c.v[1].stride) + at, left, lane);
             if (norm)
                 n[u].load(norm + at, left, lane);
-            next = next + 1 == columns ? 0 : next + 1;
-            chunk += next ? 0 : WAVES;
+            next = share.after(next, columns);
+            chunk += next == share.first ? WAVES : 0;
         }
 #pragma unroll 1 /* the code stands once */
         for (int u = 0; u < AT_ONCE && k < p.chunks; u++) {
@@ -250,21 +259,24 @@ __device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_p
                     sums[i] = t == i ? sum : sums[i];
             }
             gemv_quantize(v[0].v, acts + k * p.act_bytes, t, most, lane);
+            share.send(acts + k * p.act_bytes, t, most, lane);
 #pragma unroll
             for (int i = 1; i < AT_ONCE; i++)
                 v[i - 1] = v[i], n[i - 1] = n[i];
-            t = t + 1 == columns ? 0 : t + 1;
-            k += t ? 0 : WAVES;
+            t = share.after(t, columns);
+            k += t == share.first ? WAVES : 0;
         }
     }
     if (norm)
 #pragma unroll
         for (int i = 0; i < GEMV_COLUMNS; i++)
-            if (i < columns) {
+            if (i < columns && share.owns(i)) {
                 for (int far = 16; far; far /= 2)
                     sums[i] += __shfl_xor_sync(~0u, sums[i], far);
-                if (lane == 0)
+                if (lane == 0) {
                     squares[i] = sums[i];
+                    share.send_square(squares + i, sums[i]);
+                }
             }
 }
 

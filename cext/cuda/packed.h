@@ -116,4 +116,9 @@ BOTH gemv_plan gemv_plan_of(int waves, int chunk_bytes, int columns, int chunks)
                                                              : gemv_plan_staged(waves, 2, chunk_bytes, columns, chunks);
 }
 
+/* Bytes of a group of a pair, which has a barrier for each wave behind the rest (gemv_pair.cuh). */
+BOTH int gemv_pair_bytes(const gemv_plan *p) {
+    return p->bytes + GEMV_WAVES * 8;
+}
+
 #endif

@@ -1,8 +1,9 @@
 /* products.c: kernel table of products of packed weights (gemv.cu, batch.cu, tile_rows.cu), of the packing kernels, and of
  * dense.cu.
  *
- * Up to four columns use gemv, up to 128 columns.cu (its table is columns.c), all other calls batch. Weights side by side may
- * differ in format. Only these kernels read packed weights, so together they take any number of columns and rows.
+ * Up to four columns use gemv (on Hopper two and more have pairs of groups), up to 128 columns.cu (its table is columns.c), all other
+ * calls batch. Weights side by side may differ in format. Only these kernels read packed weights, so together they take any number of
+ * columns and rows.
  */
 #include "batch.h"
 #include "family.h"
@@ -75,6 +76,20 @@ static const char *check_gemv(const gpu_call *c, const gpu_traits *t, uint32_t m
     return check_waves(c, t, mode, GEMV_WAVES);
 }
 
+/* Of two columns and more, by clusters of two groups. */
+static const char *check_pair(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    const char *fault = check_gemv(c, t, mode);
+    gemv_plan p;
+    if (fault)
+        return fault;
+    if (t->arch != HOPPER_ARCH || t->units < 2)
+        return "it is made for clusters of compute capability 9.0";
+    if (c->v[0].shape[0] < 2)
+        return "one column is quantized by each group";
+    p = plan_of(c, mode, GEMV_WAVES);
+    return gemv_pair_bytes(&p) > t->shared ? "its rows are too long for shared memory" : 0;
+}
+
 /* Of gemv_8.cu. */
 static const char *check_gemv_8(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     return t->arch == HOPPER_ARCH ? "it is made for devices with less shared memory"
@@ -141,6 +156,17 @@ static void grid_waves(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int 
 
 static void grid_gemv(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     grid_waves(c, t, g, GEMV_WAVES);
+}
+
+/* A group without a tile quantizes for its neighbour. */
+static void grid_pair(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    gemv_plan p = plan_of(c, c->mode, GEMV_WAVES);
+    grid_waves(c, t, g, GEMV_WAVES);
+    g->groups[0] += g->groups[0] % 2;
+    if ((int)g->groups[0] > t->units)
+        g->groups[0] -= 2;
+    g->cluster = 2;
+    g->shared = (uint32_t)gemv_pair_bytes(&p);
 }
 
 static void grid_gemv_8(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
@@ -218,6 +244,12 @@ static void grid_finish(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     static const char *same_##name(const gpu_call *c, const gpu_traits *t) {                                           \
         return of_one_format(check_gemv(c, t, mode), c, mode);                                                         \
     }                                                                                                                  \
+    static const char *pair_##name(const gpu_call *c, const gpu_traits *t) {                                           \
+        return of_one_format(check_pair(c, t, mode), c, mode);                                                         \
+    }                                                                                                                  \
+    static const char *mixed_pair_##name(const gpu_call *c, const gpu_traits *t) {                                     \
+        return check_pair(c, t, mode);                                                                                 \
+    }                                                                                                                  \
     static const char *same_8_##name(const gpu_call *c, const gpu_traits *t) {                                         \
         return of_one_format(check_gemv_8(c, t, mode), c, mode);                                                       \
     }                                                                                                                  \
@@ -290,10 +322,12 @@ static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->threads = THREADS;
 }
 
-/* Of up to four columns; where the rings of 16 waves don't fit, of 8; of 7.5. */
+/* Of two to four columns in pairs; of up to four; where the rings of 16 waves don't fit, of 8; of 7.5. */
 #define NORMED(op_, name, mode_)                                                                                       \
-    {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},              \
+    {.op = op_, .check = pair_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv_pair", grid_pair, 1}}},         \
+        {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},          \
         {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}},       \
+        {.op = op_, .check = mixed_pair_##name, .mode = mode_, .launch = {{"gemv_pair_mixed", grid_pair, 1}}},         \
         {.op = op_, .check = mixed_##name, .mode = mode_, .launch = {{"gemv_mixed", grid_gemv, 1}}},                   \
         {.op = op_, .check = same_8_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv_8", grid_gemv_8, 1}}},    \
         {.op = op_, .check = mixed_8_##name, .mode = mode_, .launch = {{"gemv_8_mixed", grid_gemv_8, 1}}},             \
