@@ -3,6 +3,7 @@
  * nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Icext/kernels -Icext/include -Icext/quant \
  *      -IBUILD/cext/headers -o decode bench/gpu_kernels/decode.cu   (BUILD: where CMake built the C libraries)
  * decode check | decode small | decode token [format columns...] | decode columns [least columns of columns.cu]
+ * decode alone ... | decode pair ... | decode split ...: the same with 2 to 4 columns by that kind of gemv.cu's kernels, where it takes them
  * decode prefetch: products of one column that bring the next one's first megabytes to the second-level cache
  * decode half check | decode half token | decode half cuts: columns_half.cu, beside columns.cu
  */
@@ -40,12 +41,13 @@ namespace rows { /* its hal.h, which has no include guard, is the second here */
 typedef void (*kernel)(const gpu_call);
 static int units = 132, columns_from = 5;
 static columns_cut forced;
-static bool halves; /* columns_half.cu computes what it can */
+static int kind_asked = -1; /* a gemv_kind for 2 to 4 columns; -1: as products.c chooses */
+static bool halves;         /* columns_half.cu computes what it can */
 
 struct format {
     const char *name;
     int number, columns, block, chunk, most;
-    kernel pack, gemv, pair;
+    kernel pack, gemv, pair, split;
 };
 #define FORMAT_ROW(f)                                                                                                  \
     {#f,                                                                                                               \
@@ -56,10 +58,11 @@ struct format {
      tile_##f::BYTES,                                                                                                  \
      pack_##f,                                                                                                         \
      gemv_##f,                                                                                                         \
-     gemv_pair_##f},
+     gemv_pair_##f,                                                                                                    \
+     gemv_split_##f},
 static const format formats[] = {TILE_FORMATS(FORMAT_ROW)};
-static const format dense_formats[] = {{"f16", 1, 1, 2, 0, 0, nullptr, dense_f16, nullptr},
-                                       {"bf16", 30, 1, 2, 0, 0, nullptr, dense_bf16, nullptr}};
+static const format dense_formats[] = {{"f16", 1, 1, 2, 0, 0, nullptr, dense_f16, nullptr, nullptr},
+                                       {"bf16", 30, 1, 2, 0, 0, nullptr, dense_bf16, nullptr, nullptr}};
 static const format &format_named(const char *name) {
     for (const format &f : formats)
         if (!strcmp(f.name, name))
@@ -265,6 +268,33 @@ static bool half_recut(planned &p, int teams, int parts, int warps) {
     return true;
 }
 
+/* Gives a product to clusters of groups that split K; false: they do not take it. tiles: of a gated product pairs of them. */
+static bool split(planned &p, kernel k, int chunk_bytes, int tiles) {
+    const int columns = p.c.v[0].shape[0], chunks = packed_chunks(&p.c.v[1]), gated = p.c.mode & GATED ? 1 : 0;
+    if (kind_asked != SPLIT && p.shared <= 227 * 1024 && chunks * columns < GEMV_SPLIT_LEAST)
+        return false;
+    for (int parts = 2; parts <= GEMV_SPLIT_MOST && parts <= chunks; parts *= 2) {
+        const int slots = columns_slots(parts, units) / parts, clusters = tiles < slots ? tiles : slots;
+        const gemv_plan plan = gemv_split_plan(parts, chunk_bytes, columns, chunks);
+        const int bytes = gemv_split_bytes(&plan, parts, (tiles + clusters - 1) / clusters << gated, columns);
+        if (bytes > 227 * 1024)
+            continue;
+        p.k = k, p.cluster = parts, p.grid = dim3(clusters * parts), p.shared = bytes;
+        return true;
+    }
+    return false;
+}
+
+/* Gives a product of two to four columns to clusters of groups, as products.c does, or as was asked. */
+static void cluster(planned &p, const format &f, bool same, const gemv_plan &alone, int chunk_bytes, int tiles) {
+    if (kind_asked != ALONE && kind_asked != PAIR && split(p, same ? f.split : gemv_split_mixed, chunk_bytes, tiles))
+        return;
+    if (kind_asked == ALONE || kind_asked == SPLIT || gemv_pair_bytes(&alone) > 227 * 1024)
+        return;
+    p.k = same ? f.pair : gemv_pair_mixed, p.cluster = 2, p.shared = gemv_pair_bytes(&alone);
+    p.grid.x += p.grid.x % 2;
+}
+
 /* linear of several weights; mode: ADD, GATED, NORM */
 static planned plan(const std::vector<weight> &ws, int mode, const float *x, const float *norm, const float *residual,
                     float *out, int columns) {
@@ -301,11 +331,8 @@ static planned plan(const std::vector<weight> &ws, int mode, const float *x, con
     const gemv_plan gemv = gemv_plan_of(GEMV_WAVES, stage, columns, (k + 255) / 256);
     p.shared = gemv.bytes;
     p.threads = WAVES * 32;
-    if (ws[0].f->chunk && columns > 1 && columns <= GEMV_COLUMNS && gemv_pair_bytes(&gemv) <= 227 * 1024) {
-        p.k = same ? ws[0].f->pair : gemv_pair_mixed;
-        p.cluster = 2, p.shared = gemv_pair_bytes(&gemv);
-        p.grid.x += p.grid.x % 2;
-    }
+    if (ws[0].f->chunk && columns > 1 && columns <= GEMV_COLUMNS)
+        cluster(p, *ws[0].f, same, gemv, stage, tiles);
     if (!ws[0].f->chunk && columns <= GEMV_COLUMNS) {
         int pairs = mode & GATED ? rows : (rows + 1) / 2;
         p.grid = dim3(pairs < units ? pairs : units);
@@ -541,8 +568,19 @@ static void check_half() {
 
 #include "decode_token.h"
 
+/* Asks for the kind of this name; false: it is none. */
+static bool kind_named(const char *name) {
+    static const char *const kinds[] = {"alone", "pair", "split"};
+    for (int i = ALONE; i <= SPLIT; i++)
+        if (!strcmp(name, kinds[i]))
+            kind_asked = i;
+    return kind_asked >= 0;
+}
+
 int main(int argc, char **argv) {
     OK(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, 0));
+    if (argc > 1 && kind_named(argv[1]))
+        argc--, argv++;
     const char *what = argc > 1 ? argv[1] : "check";
     if (!strcmp(what, "small")) { /* for a checker of memory: every kernel once */
         for (const format &f : formats)

@@ -10,8 +10,9 @@
  * One group per SM is intended. If two fit, the next kernel's groups start early but in pairs, and half of the SMs have none
  * (measured: the loop takes 1.5 times as long).
  *
- * On Hopper gemv_pair_* are for two to four columns: clusters of two groups, each of which quantizes half of the columns for both
- * (gemv_pair.cuh). Four columns of 4,096 to 14,336 numbers are 65 to 230 KB, which a group by itself loads at 33 bytes a nanosecond.
+ * On Hopper two to four columns have clusters of groups, for four columns of 4,096 to 14,336 numbers are 65 to 230 KB, which a group by
+ * itself loads at 33 bytes a nanosecond: gemv_split_* for long rows, whose groups have a part of K each (gemv_split.cuh), and gemv_pair_*,
+ * two groups that quantize half of the columns each for both (gemv_pair.cuh).
  */
 #include "gemv_group.cuh"
 
@@ -19,35 +20,45 @@
 #define GEMV_ASKED_ALL(c)
 #endif
 
+/* A group by itself, a pair that shares the quantization of activations, a cluster that splits K. */
+enum gemv_kind { ALONE, PAIR, SPLIT };
+
 /* What a group's waves do once the previous kernel has ended: quantize the activations that are their share. */
-template <class SHARE>
-__device__ __forceinline__ void gemv_prepare(const gpu_call &c, const gemv_plan &p, const SHARE &share, char *shared,
-                                             int columns, int most, int wave, int lane) {
+template <bool POSTS, class SHARE>
+__device__ __forceinline__ void gemv_prepare(const gpu_call &c, const gemv_plan &p, const SHARE &share, int from,
+                                             char *shared, int columns, int most, int wave, int lane) {
     float *squares = (float *)(shared + p.squares), *post_squares = squares + 4 * WAVES;
-    if (c.mode & POST) {
+    if (POSTS && c.mode & POST) {
         gemv_post_squares(c, p, post_squares, columns, wave, lane);
         __syncthreads();
         gemv_post_activations(c, p, share, shared + p.acts, squares + wave * 4, post_squares, columns, most, wave,
                               lane);
     } else {
-        gemv_activations(c, p, share, shared + p.acts, squares + wave * 4, columns, most, wave, lane);
+        gemv_activations(c, p, share, from, shared + p.acts, squares + wave * 4, columns, most, wave, lane);
     }
 }
 
-template <class SET, bool PAIR = false> __device__ __forceinline__ void gemv(const gpu_call &c) {
+template <class SET, gemv_kind KIND = ALONE> __device__ __forceinline__ void gemv(const gpu_call &c) {
+    constexpr bool SPLITS = KIND == SPLIT;
     extern __shared__ __align__(128) char shared[];
     int wave = threadIdx.x / 32, lane = threadIdx.x % 32, most = c.v[0].shape[0];
     launch_next();
-    matrices<SET> m(c);
+    matrices<SET, SPLITS> m(c);
+    const gemv_place<SPLITS> place;
     int units = m.gated ? m.all / 2 : m.all;
+    const int all = packed_chunks(&c.v[1]), from = gemv_part(all, place.rank, place.parts);
 #ifdef GEMV_STAGES
-    gemv_plan p = gemv_plan_staged(WAVES, GEMV_STAGES, m.bytes, most, packed_chunks(&c.v[1]));
+    gemv_plan p = gemv_plan_staged(WAVES, GEMV_STAGES, m.bytes, most, all);
 #else
-    gemv_plan p = gemv_plan_of(WAVES, m.bytes, most, packed_chunks(&c.v[1]));
+    gemv_plan p = SPLITS ? gemv_split_plan(place.parts, m.bytes, most, all) : gemv_plan_of(WAVES, m.bytes, most, all);
 #endif
+    if (SPLITS) /* the longest part has the plan's chunks */
+        p.chunks = gemv_part(all, place.rank + 1, place.parts) - from;
     int n_tiles = 0; /* of this group */
-    for (int at = blockIdx.x; at < units; at += gridDim.x)
+    for (int at = place.group(); at < units; at += place.groups())
         n_tiles += 1 + m.gated;
+    const gemv_parts<SPLITS> parts(place, shared + p.bytes, n_tiles, most);
+    parts.start();
     int rows = (p.chunks + WAYS - 1) / WAYS, team = wave / WAYS, way = wave % WAYS;
     bool together = rows % TEAMS == 0;
     char *ring = shared + wave * p.stages * p.chunk_bytes;
@@ -59,28 +70,30 @@ template <class SET, bool PAIR = false> __device__ __forceinline__ void gemv(con
         ahead.tile = n_tiles; /* a narrow matrix has no chunk for this wave */
     gemv_tile next;           /* the next tile, valid in lanes that ask for it */
     if (wave_asks() && ahead.tile < n_tiles)
-        next = m.tile(c, ahead.tile, p.chunks);
+        next = m.tile(c, ahead.tile, all);
     auto fetch = [&](int stage) {
-        wave_fetch(shared_address(ring + stage * p.chunk_bytes), next.data + ahead.chunk(way) * next.bytes, next.bytes,
-                   bars + 8 * stage, policy);
+        wave_fetch(shared_address(ring + stage * p.chunk_bytes), next.data + (from + ahead.chunk(way)) * next.bytes,
+                   next.bytes, bars + 8 * stage, policy);
         int before = ahead.tile;
         ahead.next(team, way, p.chunks, together);
         if (ahead.tile != before && ahead.tile < n_tiles)
-            next = m.tile(c, ahead.tile, p.chunks);
+            next = m.tile(c, ahead.tile, all);
         if (ahead.tile >= n_tiles) {
             GEMV_ASKED_ALL(c)
         }
     };
-    const gemv_share<PAIR> share(shared_address(shared + p.bytes), wave, lane);
+    const gemv_share<KIND == PAIR> share(shared_address(shared + p.bytes), wave, lane);
     if (wave_asks())
         for (int i = 0; i < p.stages && ahead.tile < n_tiles; i++)
             fetch(i);
     __syncwarp();
     share.started();
+    parts.started();
     wait_before();
     const int columns = rows_now(c, c.v[0]);
     const float *squares = (const float *)(shared + p.squares);
-    gemv_prepare(c, p, share, shared, columns, most, wave, lane);
+    parts.expect(columns, c.mode & NORM);
+    gemv_prepare<!SPLITS>(c, p, share, from, shared, columns, most, wave, lane);
     share.settle(p.chunks, columns, c.mode & NORM, wave, lane);
     share.wait(together, wave);
 
@@ -89,11 +102,11 @@ template <class SET, bool PAIR = false> __device__ __forceinline__ void gemv(con
         t = group - mine * most; /* the sum that this thread ends: tile of the batch, column */
     for (int first = 0, turn = 0; first < n_tiles; first += p.batch, turn ^= 1) {
         int batch = min(p.batch, n_tiles - first);
-        bool ends = mine < batch && t < columns && !(m.gated && mine % 2);
+        bool ends = mine < batch && t < columns && (SPLITS || !(m.gated && mine % 2));
         float residual = 0.0f, *part = (float *)(shared + p.part) + turn * p.batch * WAVES * TILE_ROWS * most;
         int column = 0;
-        if (ends) {
-            gemv_tile tile = m.tile(c, first + mine, p.chunks);
+        if (!SPLITS && ends) {
+            gemv_tile tile = m.tile(c, first + mine, all);
             ends = row < tile.left;
             column = tile.column + row;
             if (ends && (c.mode & ADD))
@@ -101,7 +114,7 @@ template <class SET, bool PAIR = false> __device__ __forceinline__ void gemv(con
         }
         for (int i = together ? 0 : team; i < batch; i += together ? 1 : TEAMS) {
             float acc[2] = {0.0f, 0.0f};
-            int format = SET::format(c, m, first + i, p.chunks);
+            int format = SET::format(c, m, first + i, all);
             for (int k = (together ? team : 0) * WAYS + way; k < p.chunks; k += (together ? TEAMS : 1) * WAYS) {
                 char *w = ring + stage * p.chunk_bytes;
                 barrier_wait(bars + 8 * stage, phase);
@@ -119,14 +132,21 @@ template <class SET, bool PAIR = false> __device__ __forceinline__ void gemv(con
             }
         }
         __syncthreads();
-        if (ends)
+        if constexpr (SPLITS) {
+            if (ends)
+                parts.leave(parts.sums(place.rank, first + mine, t) + row, t,
+                            gemv_sum(part, mine, t, row, most, together));
+        } else if (ends) {
             gemv_finish(c, part, squares, column, mine, t, row, residual, most, m.gated, together);
+        }
     }
+    if constexpr (SPLITS)
+        gemv_split_finish(c, m, parts, squares, columns);
 }
 
-#ifndef GEMV_NAME /* gemv_8.cu and gemv_7.cu have others, and no pairs */
+#ifndef GEMV_NAME /* gemv_8.cu and gemv_7.cu have others, and no clusters */
 #define GEMV_NAME(f) gemv_##f
-#define GEMV_PAIRS
+#define GEMV_CLUSTERS
 #endif
 #define GEMV_KERNEL(f)                                                                                                 \
     extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) GEMV_NAME(f)(const __grid_constant__ gpu_call c) {     \
@@ -138,14 +158,21 @@ extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) GEMV_NAME(mixed)(con
     gemv<mixed>(c);
 }
 
-#if HOPPER && defined(GEMV_PAIRS)
-#define GEMV_PAIR_KERNEL(f)                                                                                            \
+#if HOPPER && defined(GEMV_CLUSTERS)
+#define GEMV_CLUSTER_KERNELS(f)                                                                                        \
     extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) gemv_pair_##f(const __grid_constant__ gpu_call c) {    \
-        gemv<one<tile_##f>, true>(c);                                                                                  \
+        gemv<one<tile_##f>, PAIR>(c);                                                                                  \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) gemv_split_##f(const __grid_constant__ gpu_call c) {   \
+        gemv<one<tile_##f>, SPLIT>(c);                                                                                 \
     }
-TILE_FORMATS(GEMV_PAIR_KERNEL)
+TILE_FORMATS(GEMV_CLUSTER_KERNELS)
 
 extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) gemv_pair_mixed(const __grid_constant__ gpu_call c) {
-    gemv<mixed, true>(c);
+    gemv<mixed, PAIR>(c);
+}
+
+extern "C" __global__ void __launch_bounds__(WAVES * 32, 1) gemv_split_mixed(const __grid_constant__ gpu_call c) {
+    gemv<mixed, SPLIT>(c);
 }
 #endif

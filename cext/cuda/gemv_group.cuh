@@ -7,6 +7,7 @@
 #include "geglu.cuh"
 #include "gemv.cuh"
 #include "gemv_pair.cuh"
+#include "gemv_split.cuh"
 
 #ifndef GROUP_WAVES /* of a group */
 #define GROUP_WAVES GEMV_WAVES
@@ -64,7 +65,8 @@ enum { MATRICES = GEMV_MATRICES };
 
 /* The matrices of a call, from v[2] on: side by side, or alternating by tile if gated. All indices are compile-time
  * constants, so the reads overlap: start-up is a large part of a kernel's time. */
-template <class SET> struct matrices {
+template <class SET, bool SPLIT = false> struct matrices {
+    typedef gemv_place<SPLIT> place;
     int count, gated, all, bytes; /* tiles of all, bytes of the largest chunk */
     __device__ __forceinline__ matrices(const gpu_call &c) {
         count = product_last(&c, c.mode) - 1;
@@ -81,11 +83,11 @@ template <class SET> struct matrices {
     __device__ __forceinline__ gemv_tile tile(const gpu_call &c, int local, int chunks) const {
         gemv_tile p;
         uint64_t data = c.v[2].data;
-        int at = local * (int)gridDim.x + (int)blockIdx.x, rows = c.v[2].shape[0];
+        int at = local * (int)place::groups() + place::group(), rows = c.v[2].shape[0];
         p.column = 0;
         p.format = (int)(c.v[2].format & 0xFFFFFFu);
         if (gated) {
-            at = (local >> 1) * (int)gridDim.x + (int)blockIdx.x;
+            at = (local >> 1) * (int)place::groups() + place::group();
             if (local & 1)
                 data = c.v[3].data, p.format = (int)(c.v[3].format & 0xFFFFFFu);
         } else {
@@ -133,29 +135,70 @@ __device__ __forceinline__ float gemv_squares(const float *squares, int t) {
     return sum;
 }
 
-/* Adds the waves' partial sums in order, then does the rest of the op (norm, residual, gate). */
+/* Adds the waves' partial sums of a row in order. */
+__device__ __forceinline__ float gemv_sum(const float *part, int tile, int t, int row, int most, bool together) {
+    const float *q = part + ((tile * WAVES + (together ? 0 : tile % TEAMS * WAYS)) * most + t) * TILE_ROWS + row;
+    float v[WAVES], sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WAVES; w++)
+        v[w] = w < WAYS || together ? q[w * most * TILE_ROWS] : 0.0f;
+#pragma unroll
+    for (int w = 0; w < WAVES; w++)
+        sum += v[w];
+    return sum;
+}
+
+/* Multiplies sums by the factor of a row whose squares have this sum. */
+__device__ __forceinline__ void gemv_norm(const gpu_call &c, float (&y)[2], float squares) {
+    float mean = squares / (float)c.v[1].shape[1];
+    float scale = rsqrtf(mean + __uint_as_float((uint32_t)c.arg[0]));
+    y[0] *= scale, y[1] *= scale;
+}
+
+/* Does the rest of the op, gate and residual. */
+__device__ __forceinline__ void gemv_write(const gpu_call &c, const float (&y)[2], int column, int t, float residual,
+                                           bool gated) {
+    float out = !gated ? y[0] : c.mode & PRODUCT_GELU ? geglu_of(c, y[0], y[1]) : y[0] / (1.0f + __expf(-y[0])) * y[1];
+    ((float *)(c.v[0].data + t * c.v[0].stride))[column] = out + residual;
+}
+
+/* The end of a group that has all of K. */
 __device__ __forceinline__ void gemv_finish(const gpu_call &c, const float *part, const float *squares, int column,
                                             int tile, int t, int row, float residual, int most, bool gated,
                                             bool together) {
     float y[2] = {0.0f, 0.0f};
-    for (int k = 0; k <= (int)gated; k++) {
-        const float *q =
-            part + (((tile + k) * WAVES + (together ? 0 : (tile + k) % TEAMS * WAYS)) * most + t) * TILE_ROWS + row;
-        float v[WAVES];
-#pragma unroll
-        for (int w = 0; w < WAVES; w++)
-            v[w] = w < WAYS || together ? q[w * most * TILE_ROWS] : 0.0f;
-#pragma unroll
-        for (int w = 0; w < WAVES; w++)
-            y[k] += v[w];
+    for (int k = 0; k <= (int)gated; k++)
+        y[k] = gemv_sum(part, tile + k, t, row, most, together);
+    if (c.mode & NORM)
+        gemv_norm(c, y, gemv_squares(squares, t));
+    gemv_write(c, y, column, t, residual, gated);
+}
+
+/* The end of a group that has a part of K: of its columns, once all parts have come. squares: of the waves, for its part. */
+template <class SET, bool SPLIT>
+__device__ __forceinline__ void gemv_split_finish(const gpu_call &c, const matrices<SET, SPLIT> &m,
+                                                  const gemv_parts<SPLIT> &parts, const float *squares, int columns) {
+    const int owned = parts.owned(columns), rank = parts.place.rank,
+              sums = (parts.tiles >> m.gated) * owned * TILE_ROWS;
+    if (c.mode & NORM && (int)threadIdx.x < columns)
+        parts.leave(parts.squares(rank) + threadIdx.x, threadIdx.x, gemv_squares(squares, threadIdx.x));
+    __syncthreads(); /* what this group has left for itself */
+    for (int i = threadIdx.x; i < sums; i += WAVES * 32) {
+        const int row = i % TILE_ROWS, unit = i / TILE_ROWS / owned, first = unit << m.gated,
+                  t = (i / TILE_ROWS - unit * owned) * parts.place.parts + rank;
+        const gemv_tile tile = m.tile(c, first, packed_chunks(&c.v[1]));
+        if (row >= tile.left)
+            continue; /* each tile has a first row, so some thread waits */
+        float y[2] = {0.0f, 0.0f}, residual = 0.0f;
+        if (c.mode & ADD)
+            residual = ((const float *)(c.v[c.n_in].data + t * c.v[c.n_in].stride))[tile.column + row];
+        parts.wait();
+        for (int k = 0; k <= m.gated; k++)
+            y[k] = parts.added(first + k, t, row);
+        if (c.mode & NORM)
+            gemv_norm(c, y, parts.all_squares(t));
+        gemv_write(c, y, tile.column + row, t, residual, m.gated);
     }
-    if (c.mode & NORM) {
-        float mean = gemv_squares(squares, t) / (float)c.v[1].shape[1];
-        float scale = rsqrtf(mean + __uint_as_float((uint32_t)c.arg[0]));
-        y[0] *= scale, y[1] *= scale;
-    }
-    float out = !gated ? y[0] : c.mode & PRODUCT_GELU ? geglu_of(c, y[0], y[1]) : y[0] / (1.0f + __expf(-y[0])) * y[1];
-    ((float *)(c.v[0].data + t * c.v[0].stride))[column] = out + residual;
 }
 
 /* Each wave's share of the squares of x, before its post-norm. */
@@ -220,12 +263,13 @@ __device__ __forceinline__ void gemv_post_activations(const gpu_call &c, const g
     }
 }
 
-/* Quantizes chunks `wave`, wave + WAVES, ... of all columns, or of those that are its share in a pair of groups (gemv_pair.cuh), and sums the
- * norm's squares. Four are asked for at a time, of several columns where there are several, for what they wait for is longer than what they
- * cost. */
+/* Quantizes chunks `wave`, wave + WAVES, ... of this group's, the first of which is `from`, of all columns, or of those that are its share in a
+ * pair of groups (gemv_pair.cuh), and sums the norm's squares. Four are asked for at a time, of several columns where there are several, for
+ * what they wait for is longer than what they cost. */
 template <class SHARE>
-__device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_plan &p, const SHARE &share, char *acts,
-                                                 float *squares, int columns, int most, int wave, int lane) {
+__device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_plan &p, const SHARE &share, int from,
+                                                 char *acts, float *squares, int columns, int most, int wave,
+                                                 int lane) {
     constexpr int AT_ONCE = 4;
     const int width = c.v[1].shape[1];
     const float *norm = c.mode & NORM ? (const float *)c.v[c.n_in].data : nullptr;
@@ -236,7 +280,7 @@ __device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_p
         int next = t, chunk = k;
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
-            const int at = chunk * CHUNK, left = chunk < p.chunks ? width - at : 0;
+            const int at = (from + chunk) * CHUNK, left = chunk < p.chunks ? width - at : 0;
             v[u].load((const float *)(c.v[1].data + next * c.v[1].stride) + at, left, lane);
             if (norm)
                 n[u].load(norm + at, left, lane);

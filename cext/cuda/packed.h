@@ -121,4 +121,23 @@ BOTH int gemv_pair_bytes(const gemv_plan *p) {
     return p->bytes + GEMV_WAVES * 8;
 }
 
+/* The first chunk of part i of K; parts: 1, 2 or 4. */
+BOTH int gemv_part(int chunks, int i, int parts) {
+    return chunks * i >> (parts >> 1);
+}
+
+/* Groups that split K: a barrier and the parts' sums of squares come behind the rest, then the sums (gemv_split.cuh). */
+enum { GEMV_SPLIT_MOST = 4, GEMV_SPLIT_BARRIER = 8, GEMV_SPLIT_HEAD = GEMV_SPLIT_BARRIER + GEMV_SPLIT_MOST * 16 };
+/* Chunks times columns from which on two groups that load half of the activations each gain more than the exchange of sums takes: both
+ * are some 1.5 microseconds there, at 33 bytes a nanosecond for a multiprocessor. Below it pairs are faster (measured for 64). */
+enum { GEMV_SPLIT_LEAST = 96 };
+
+/* Of a group with so many of `chunks`: its plan, and all its bytes with the sums of so many tiles. */
+BOTH gemv_plan gemv_split_plan(int parts, int chunk_bytes, int columns, int chunks) {
+    return gemv_plan_of(GEMV_WAVES, chunk_bytes, columns, (chunks + parts - 1) >> (parts >> 1));
+}
+BOTH int gemv_split_bytes(const gemv_plan *p, int parts, int tiles, int columns) {
+    return p->bytes + GEMV_SPLIT_HEAD + parts * tiles * columns * TILE_ROWS * 4;
+}
+
 #endif

@@ -1,11 +1,12 @@
 /* products.c: kernel table of products of packed weights (gemv.cu, batch.cu, tile_rows.cu), of the packing kernels, and of
  * dense.cu.
  *
- * Up to four columns use gemv (on Hopper two and more have pairs of groups), up to 128 columns.cu (its table is columns.c), all other
- * calls batch. Weights side by side may differ in format. Only these kernels read packed weights, so together they take any number of
- * columns and rows.
+ * Up to four columns use gemv (on Hopper two and more have clusters: groups that split K for long rows, else pairs of groups), up to 128
+ * columns.cu (its table is columns.c), all other calls batch. Weights side by side may differ in format. Only these kernels read packed
+ * weights, so together they take any number of columns and rows.
  */
 #include "batch.h"
+#include "columns.h"
 #include "family.h"
 #include "products.h"
 #include "tables.h"
@@ -57,6 +58,15 @@ static int largest(const gpu_call *c, uint32_t mode) {
     return most;
 }
 
+/* Tiles of 16 rows, of a gated product pairs of them. */
+static int tiles_at_once(const gpu_call *c, uint32_t mode) {
+    int last = product_last(c, mode), i;
+    int units = 0;
+    for (i = 2; i <= last; i++)
+        units += packed_tiles(&c->v[i]);
+    return mode & PRODUCT_GATED ? units / 2 : units;
+}
+
 static gemv_plan plan_of(const gpu_call *c, uint32_t mode, int waves) {
     return gemv_plan_of(waves, largest(c, mode), c->v[0].shape[0], packed_chunks(&c->v[1]));
 }
@@ -88,6 +98,48 @@ static const char *check_pair(const gpu_call *c, const gpu_traits *t, uint32_t m
         return "one column is quantized by each group";
     p = plan_of(c, mode, GEMV_WAVES);
     return gemv_pair_bytes(&p) > t->shared ? "its rows are too long for shared memory" : 0;
+}
+
+/* Clusters of groups that split K, and their shared memory. parts 0: no such kernel for the call. */
+typedef struct {
+    int parts, clusters, bytes;
+} split_cut;
+
+static split_cut split_of(const gpu_call *c, const gpu_traits *t, uint32_t mode, int parts) {
+    split_cut s = {parts, tiles_at_once(c, mode), 0};
+    int columns = c->v[0].shape[0], tiles = s.clusters, slots = columns_slots(parts, t->units) / parts;
+    gemv_plan p = gemv_split_plan(parts, largest(c, mode), columns, packed_chunks(&c->v[1]));
+    if (s.clusters > slots)
+        s.clusters = slots > 1 ? slots : 1;
+    tiles = (tiles + s.clusters - 1) / s.clusters << (mode & PRODUCT_GATED ? 1 : 0);
+    s.bytes = gemv_split_bytes(&p, parts, tiles, columns);
+    return s;
+}
+
+/* Where one group has room for all activations, two split K if that is faster; else as few as have room. */
+static split_cut split_cut_of(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    split_cut none = {0, 0, 0};
+    int chunks = packed_chunks(&c->v[1]), parts;
+    if (plan_of(c, mode, GEMV_WAVES).bytes <= t->shared && chunks * c->v[0].shape[0] < GEMV_SPLIT_LEAST)
+        return none;
+    for (parts = 2; parts <= GEMV_SPLIT_MOST && parts <= chunks; parts *= 2) {
+        split_cut s = split_of(c, t, mode, parts);
+        if (s.bytes <= t->shared)
+            return s;
+    }
+    return none;
+}
+
+static const char *check_split(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
+    const char *fault = cuda_product_fault(c, mode);
+    if (fault)
+        return fault;
+    if (t->arch != HOPPER_ARCH || mode & PRODUCT_POST)
+        return "it is made for clusters of compute capability 9.0, and has no post-norm";
+    if (c->v[0].shape[0] < 2 || c->v[0].shape[0] > GEMV_COLUMNS || product_last(c, mode) - 1 > GEMV_MATRICES)
+        return "more columns or weights than it takes, or a column by itself";
+    return split_cut_of(c, t, mode).parts ? 0
+                                          : "a group by itself is faster, or its rows are too long for shared memory";
 }
 
 /* Of gemv_8.cu. */
@@ -144,11 +196,7 @@ static const char *check_batch_7(const gpu_call *c, const gpu_traits *t, uint32_
 }
 
 static void grid_waves(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int waves) {
-    int last = product_last(c, c->mode), i;
-    int units = 0;
-    for (i = 2; i <= last; i++)
-        units += packed_tiles(&c->v[i]);
-    units = c->mode & PRODUCT_GATED ? units / 2 : units;
+    int units = tiles_at_once(c, c->mode);
     g->groups[0] = (uint32_t)(units < t->units ? units : t->units);
     g->threads = (uint32_t)waves * 32;
     g->shared = (uint32_t)plan_of(c, c->mode, waves).bytes;
@@ -167,6 +215,14 @@ static void grid_pair(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
         g->groups[0] -= 2;
     g->cluster = 2;
     g->shared = (uint32_t)gemv_pair_bytes(&p);
+}
+
+static void grid_split(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
+    split_cut s = split_cut_of(c, t, c->mode);
+    g->groups[0] = (uint32_t)(s.clusters * s.parts);
+    g->cluster = (uint32_t)s.parts;
+    g->threads = GEMV_WAVES * 32;
+    g->shared = (uint32_t)s.bytes;
 }
 
 static void grid_gemv_8(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
@@ -243,6 +299,12 @@ static void grid_finish(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 #define CHECKS_OF_NORMED(name, mode)                                                                                   \
     static const char *same_##name(const gpu_call *c, const gpu_traits *t) {                                           \
         return of_one_format(check_gemv(c, t, mode), c, mode);                                                         \
+    }                                                                                                                  \
+    static const char *split_##name(const gpu_call *c, const gpu_traits *t) {                                          \
+        return of_one_format(check_split(c, t, mode), c, mode);                                                        \
+    }                                                                                                                  \
+    static const char *mixed_split_##name(const gpu_call *c, const gpu_traits *t) {                                    \
+        return check_split(c, t, mode);                                                                                \
     }                                                                                                                  \
     static const char *pair_##name(const gpu_call *c, const gpu_traits *t) {                                           \
         return of_one_format(check_pair(c, t, mode), c, mode);                                                         \
@@ -322,11 +384,14 @@ static void grid_rows(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->threads = THREADS;
 }
 
-/* Of two to four columns in pairs; of up to four; where the rings of 16 waves don't fit, of 8; of 7.5. */
+/* Of two to four columns, of long rows by groups that split K, else in pairs; of up to four; where the rings of 16 waves don't fit, of 8; of
+ * 7.5. */
 #define NORMED(op_, name, mode_)                                                                                       \
-    {.op = op_, .check = pair_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv_pair", grid_pair, 1}}},         \
+    {.op = op_, .check = split_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv_split", grid_split, 1}}},      \
+        {.op = op_, .check = pair_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv_pair", grid_pair, 1}}},     \
         {.op = op_, .check = same_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv", grid_gemv, 1}}},          \
         {.op = op_, .check = dense_##name, .mode = mode_, .format_of = 2, .launch = {{"dense", grid_dense, 1}}},       \
+        {.op = op_, .check = mixed_split_##name, .mode = mode_, .launch = {{"gemv_split_mixed", grid_split, 1}}},      \
         {.op = op_, .check = mixed_pair_##name, .mode = mode_, .launch = {{"gemv_pair_mixed", grid_pair, 1}}},         \
         {.op = op_, .check = mixed_##name, .mode = mode_, .launch = {{"gemv_mixed", grid_gemv, 1}}},                   \
         {.op = op_, .check = same_8_##name, .mode = mode_, .format_of = 2, .launch = {{"gemv_8", grid_gemv_8, 1}}},    \
