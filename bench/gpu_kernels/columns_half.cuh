@@ -162,7 +162,9 @@ static __device__ __forceinline__ void half_words(const char *w, int lane, int p
         for (int r = 0; r < 4; r++)
             word[0][r] = word[1][r] = word_of(q, r);
     } else {
-        small_words<F>(w, lane, p, word);
+        F::codes(w, lane, p, word);
+        for (int i = 0; i < 8 && F::FORMAT == tile_q6_k::FORMAT; i++)
+            word[i / 4][i % 4] >>= 2;
     }
 }
 

@@ -67,8 +67,8 @@ static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *ta
             const uint2 scale[2] = {j ? make_uint2(low.z, low.w) : make_uint2(low.x, low.y),
                                     j ? make_uint2(high.z, high.w) : make_uint2(high.x, high.y)};
             uint32_t a[2][4];
-            operand_of<F>(word[j], 0, scale, a[0]);
-            operand_of<F>(word[j], 1, scale, a[1]);
+            operand_of<F>(word[j], j, 0, scale, a[0]);
+            operand_of<F>(word[j], j, 1, scale, a[1]);
             if (j == 0)
                 ring_wait(ring);
             multiply_two<N>(d, a, ring.here(), 2 * j);

@@ -186,6 +186,11 @@ BOTH uint64_t columns_scratch(const gpu_call *c) {
     return columns_activations(&c->v[1]);
 }
 
+/* Weights that columns_values.cuh makes of packed ones have a factor, activations that meet them its inverse: powers of two, so no bit of a
+ * product changes. Scales of weights may be up to 2^22 for it, and activations below 2^100. */
+#define WEIGHTS_BY 0x1p-28f
+#define ACTIVATIONS_BY 0x1p28f
+
 /* gpu_hand.order: for packed weights (columns_values.cuh), and for weights in the file's layout. */
 enum { HAND_PACKED, HAND_PLAIN };
 

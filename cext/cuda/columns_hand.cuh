@@ -34,6 +34,7 @@ static __device__ __forceinline__ void columns_hand(const gpu_call &c, int token
         *(uint2 *)(hand_piece(c, token, k, word / 2) + word % 2 * 8) =
             make_uint2(bfloats_of_floats(v.x, v.y), bfloats_of_floats(v.z, v.w));
     } else {
+        v = make_float4(v.x * ACTIVATIONS_BY, v.y * ACTIVATIONS_BY, v.z * ACTIVATIONS_BY, v.w * ACTIVATIONS_BY);
         *(uint32_t *)(hand_piece(c, token, k, 0) + 4 * word) = bfloats_of_floats(v.x, v.z);
         *(uint32_t *)(hand_piece(c, token, k, 1) + 4 * word) = bfloats_of_floats(v.y, v.w);
     }

@@ -33,7 +33,7 @@ template <class F> static __device__ __forceinline__ void unpack_step(const char
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             uint32_t a[4];
-            operand_of<F>(word[j], h, scale, a);
+            operand_of<F>(word[j], j, h, scale, a);
             *(uint4 *)(to + (2 * j + h) * OPERAND_BYTES + 16 * lane) = make_uint4(a[0], a[1], a[2], a[3]);
         }
     }

@@ -38,8 +38,8 @@ static __device__ __forceinline__ void warp_step(const char *w, int apart, uint3
         for (int t = 0; t < TILES; t++) {
             const uint2 scale[2] = {j ? make_uint2(low[t].z, low[t].w) : make_uint2(low[t].x, low[t].y),
                                     j ? make_uint2(high[t].z, high[t].w) : make_uint2(high[t].x, high[t].y)};
-            operand_of<F>(word[t][j], 0, scale, a[t][0]);
-            operand_of<F>(word[t][j], 1, scale, a[t][1]);
+            operand_of<F>(word[t][j], j, 0, scale, a[t][0]);
+            operand_of<F>(word[t][j], j, 1, scale, a[t][1]);
         }
         if constexpr (N == 8) {
             uint32_t x[4]; /* both halves of the stretch at once */

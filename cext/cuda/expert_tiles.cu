@@ -95,8 +95,8 @@ struct expert_scales {
     __device__ __forceinline__ void operands(const uint32_t (&word)[4], int j, uint32_t (&a)[2][4]) const {
         const uint2 scale[2] = {j ? make_uint2(low.z, low.w) : make_uint2(low.x, low.y),
                                 j ? make_uint2(high.z, high.w) : make_uint2(high.x, high.y)};
-        operand_of<F>(word, 0, scale, a[0]);
-        operand_of<F>(word, 1, scale, a[1]);
+        operand_of<F>(word, j, 0, scale, a[0]);
+        operand_of<F>(word, j, 1, scale, a[1]);
     }
 };
 

@@ -181,7 +181,7 @@ static __device__ __forceinline__ uint32_t bring_operands(const gpu_view &v, uin
                     scale_words<F>(scale[r], j, words);
                     by[r] = make_uint2(words[0], words[1]);
                 }
-                operand_of<F>(word[i / 2], half, by, a);
+                operand_of<F>(word[i / 2], j, half, by, a);
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     const uint32_t own = odd ? a[2 + r] : a[r],
