@@ -55,7 +55,6 @@ static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *ta
     const int lane = threadIdx.x % 32, g = lane / 4;
     constexpr bool late = N > COLUMNS_BY_WARP; /* stages that wgmma reads are released one step later */
     leave_scales<F>(w, table);
-    RING done = ring;
 #pragma unroll
     for (int p = 0; p < 4; p++) {
         uint32_t word[2][4];
@@ -70,22 +69,21 @@ static __device__ __forceinline__ void columns_chunk(const char *w, uint32_t *ta
             operand_of<F>(word[j], j, 0, scale, a[0]);
             operand_of<F>(word[j], j, 1, scale, a[1]);
             if (j == 0)
-                ring_wait(ring);
-            multiply_two<N>(d, a, ring.here(), 2 * j);
+                ring_wait(ring.step(p));
+            multiply_two<N>(d, a, ring.step(p).here(), 2 * j);
             if (late && p && j == 0)
-                ring_release(done);
+                ring_leave(ring.step(p - 1));
         }
-        if (late) {
-            ring.next();
-        } else {
+        if (!late) {
             __syncwarp();
-            ring_release(ring);
+            ring_leave(ring.step(p));
         }
     }
     if (late) {
         products_wait<0>();
-        ring_release(done);
+        ring_leave(ring.step(3));
     }
+    ring.next(4);
     __syncwarp();
 }
 

@@ -61,7 +61,7 @@ BOTH columns_room columns_room_of(int tokens, int teams, int chunk_bytes) {
     do
         left = (COLUMNS_SHARED - fixed - --r.weight_stages * r.weight) / column;
     while (r.weight_stages > 1 && left < 4);
-    r.column_stages = left > 8 ? 8 : left;
+    r.column_stages = left >= 8 ? 8 : 4; /* whole chunks of four steps */
     r.weights = r.column_stages * column;
     r.tables = r.weights + r.weight_stages * r.weight;
     r.bars = r.tables + teams * 4 * COLUMNS_TABLE;

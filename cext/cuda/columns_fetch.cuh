@@ -21,9 +21,15 @@ struct columns_ring {
     __device__ __forceinline__ uint32_t here() const {
         return at + stage * bytes;
     }
-    __device__ __forceinline__ void next() {
-        if (++stage == stages)
+    __device__ __forceinline__ void next(int steps = 1) {
+        if ((stage += steps) == stages)
             stage = 0, phase ^= 1;
+    }
+    /* Step p of the chunk that begins here: rings of activations have a multiple of a chunk's four steps as stages. */
+    __device__ __forceinline__ columns_ring step(int p) const {
+        columns_ring ring = *this;
+        ring.stage += p;
+        return ring;
     }
 };
 
@@ -37,9 +43,14 @@ struct columns_ring {
 #endif
 
 /* A warp has read the stage. */
-static __device__ __forceinline__ void ring_release(columns_ring &ring) {
+static __device__ __forceinline__ void ring_leave(const columns_ring &ring) {
     if (threadIdx.x % 32 < RING_LANES)
         barrier_arrive(ring.empty());
+}
+
+/* The same, and goes on to the next. */
+static __device__ __forceinline__ void ring_release(columns_ring &ring) {
+    ring_leave(ring);
     ring.next();
 }
 
@@ -50,8 +61,11 @@ struct columns_whole {
     __device__ __forceinline__ uint32_t here() const {
         return at;
     }
-    __device__ __forceinline__ void next() {
-        at += bytes;
+    __device__ __forceinline__ void next(int steps = 1) {
+        at += steps * bytes;
+    }
+    __device__ __forceinline__ columns_whole step(int p) const {
+        return {at + p * bytes, bytes};
     }
 };
 
@@ -60,6 +74,8 @@ static __device__ __forceinline__ void ring_wait(const columns_ring &ring) {
 }
 
 static __device__ __forceinline__ void ring_wait(const columns_whole &) {}
+
+static __device__ __forceinline__ void ring_leave(const columns_whole &) {}
 
 static __device__ __forceinline__ void ring_release(columns_whole &ring) {
     ring.next();
