@@ -180,7 +180,7 @@ def test_names_and_compilers_of_an_archive(tmp_path: Path) -> None:
         "sm_120",
         "compute_75",
     }
-    assert len(names) == 117 and {("attention_split", a) for a in ("sm_80", "sm_90a")} <= names
+    assert len(names) == 118 and {("attention_split", a) for a in ("sm_80", "sm_90a")} <= names
     assert IMAGES["names"]("hip") == {
         ("portable", "gfx906 gfx90a gfx942 gfx1030 gfx1100 gfx1201"),
         ("portable", "source"),
