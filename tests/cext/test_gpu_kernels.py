@@ -16,7 +16,7 @@ import pytest
 from devices import opened, skip_without
 from expert_cases import headed, products
 from gpus import GPUS, OLDER
-from kernel_cases import CUDA_ALONE, OP_NAMES, PACKED_STEPS, WRONG, check, row, wrong
+from kernel_cases import CUDA_ALONE, FUSED_STEPS, OP_NAMES, PACKED_STEPS, WRONG, check, row, wrong
 from one_step import (
     CASES,
     Case,
@@ -43,7 +43,7 @@ from satchel.runtime.graph import Array
 QUANTIZED = {"quantize", "norm_quantize", "swiglu_quantize", "linear_swiglu_quantize"}
 PRODUCTS = {"linear", "linear_add", "linear_swiglu", "expert_linear", "expert_swiglu", "head_linear"}
 # Ops whose operands tensor cores meet in 16 or 8 bits, and the NMSE bound against the definition.
-ROUNDED = {"linear", "linear_add", "linear_swiglu", "attention", "sparse_attention"}
+ROUNDED = {"linear", "linear_add", "linear_swiglu", "attention", "sparse_attention", "rope_qkv_attention"}
 TENSOR_CORES = 1e-3
 TILES = 5e-5  # that of experts' tiles, which meet the activations as bfloat16
 LARGE = 600_000  # multiply-adds of a product above which the emulation takes too long
@@ -108,6 +108,8 @@ def work(one: Case) -> int:
 def test_op_equals_its_definition(device: Device, op: str) -> None:
     calls = [call for call in calls_of(op, device.name == "cuda") if not refused(device, op, call[0], pad=0)]
     meant = len(calls_of(op, device.name == "cuda"))
+    if not calls and device.name == "cuda" and op in FUSED_STEPS:
+        pytest.skip(f"{device.info().variant} has no kernel for it")
     assert len(calls) == meant or (device.name == "cuda" and 2 * len(calls) >= meant)
     for one, want in calls:
         check(bounded(device, op, one), run(device, op, one), want)
@@ -278,6 +280,10 @@ def test_a_token_outside_of_the_cache_names_the_step(device: Device, index: int,
 
 
 def test_attention_in_one_step_is_for_one_token(device: Device) -> None:
+    if device.name == "cuda":
+        pytest.skip(
+            "its kernels take up to 16 tokens, which tests/gpu/test_gpu_fused.py compares with the parts"
+        )
     one = fused_cases.qkv(generator("two"), "f16", 2, (4, 2, 64))
     assert refused(
         device, "rope_qkv_attention", replace(one, shape=(2, 256), args={**one.args, "scale": 0.1})
