@@ -20,6 +20,19 @@ static __device__ __forceinline__ uint32_t cluster_rank() {
     return n;
 }
 
+/* This cluster's number, and how many there are: of a grid of one dimension. */
+static __device__ __forceinline__ uint32_t cluster_number() {
+    uint32_t n;
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(n));
+    return n;
+}
+
+static __device__ __forceinline__ uint32_t cluster_count() {
+    uint32_t n;
+    asm("mov.u32 %0, %%nclusterid.x;" : "=r"(n));
+    return n;
+}
+
 static __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }

@@ -38,14 +38,10 @@ template <> struct gemv_place<true> {
         rank = (int)cluster_rank();
     }
     __device__ __forceinline__ static int group() {
-        int n;
-        asm("mov.u32 %0, %%clusterid.x;" : "=r"(n));
-        return n;
+        return (int)cluster_number();
     }
     __device__ __forceinline__ static uint32_t groups() {
-        uint32_t n;
-        asm("mov.u32 %0, %%nclusterid.x;" : "=r"(n));
-        return n;
+        return cluster_count();
     }
 };
 
