@@ -25,7 +25,7 @@ from one_step import (
     extremes,
     f32,
     generator,
-    plan_of,
+    kernels_of,
     random_blocks,
     run,
 )
@@ -54,7 +54,7 @@ def unit(request: pytest.FixtureRequest) -> Iterator[tuple[Device, str]]:
     """A device, and the kernel of its matrix units."""
     name, kernel = request.param
     with opened(name) as device:
-        if kernel not in device.kernels(plan_of("linear", product("linear", "f32", 1, 32, (1,)), 0)[0], 0):
+        if kernel not in kernels_of(device, "linear", product("linear", "f32", 1, 32, (1,)), pad=0):
             pytest.skip(f"{name}: the device has no matrix units")
         yield device, kernel
 
@@ -186,7 +186,7 @@ def test_the_order_of_threads_changes_nothing(kernel: str, monkeypatch: pytest.M
 
 def usual(device: Device, op: str, tokens: int) -> str:
     """The kernel that the device chooses."""
-    return device.kernels(plan_of(op, product(op, "q4_k", tokens, 256, (32,)), 0)[0], 0)[0]
+    return kernels_of(device, op, product(op, "q4_k", tokens, 256, (32,)), pad=0)[0]
 
 
 def test_many_columns_go_to_them_unasked(unit: tuple[Device, str]) -> None:

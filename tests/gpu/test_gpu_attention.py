@@ -12,7 +12,7 @@ import pytest
 from attention_cases import Tokens, attention_case
 from gpu_calls import DRAFTS, FEW, RUNS, SHORT, attention
 from kernel_cases import check
-from one_step import Case, define, generator, plan_of, run
+from one_step import Case, define, generator, kernels_of, plan_of, run
 
 from satchel.runtime.device.device import Device
 
@@ -31,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def first_kernel(device: Device, one: Case) -> str:
-    return device.kernels(plan_of("attention", one, 64)[0], 0)[0]
+    return kernels_of(device, "attention", one)[0]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from attention_cases import BLOCK, Tokens, attention_case
 from devices import skip_without
-from gpu_calls import COUNTS, PACKED, product, weights_of
+from gpu_calls import COUNTS, PACKED, packed_kernels, product, weights_of
 from kernel_cases import check
-from one_step import Case, define, encode, f32, generator, pack_inputs, plan_of, run
+from one_step import Case, define, encode, f32, generator, kernels_of, run
 
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device
@@ -44,11 +44,6 @@ def dry_fixed() -> Iterator[Device]:
         yield device
 
 
-def kernel_of(device: Device, op: str, one: Case) -> str:
-    segment = pack_inputs(device, one, plan_of(op, one, 64)[0], weights_of(one))
-    return device.kernels(segment, 0)[0]
-
-
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("format", ["q4_k", "bf16"])
 def test_products_of_any_number_of_tokens_have_kernels_of_one_order(
@@ -59,19 +54,19 @@ def test_products_of_any_number_of_tokens_have_kernels_of_one_order(
         kind = next((n for n in (8, 16, 32, 64, 128) if n >= tokens), 0)
         want = f"columns_convert+columns{dense}_{kind}" if kind else f"wide_tiles{tiles}+{op}_fixed"
         want = f"columns{dense}_whole_8" if kind == 8 else want
-        assert kernel_of(dry_fixed, op, product(op, format, tokens, 512, 256)) == want
+        assert packed_kernels(dry_fixed, op, product(op, format, tokens, 512, 256))[0] == want
 
 
 def test_rows_that_are_too_long_for_shared_memory_are_converted_before(dry_fixed: Device) -> None:
     one = product("linear", "q8_0", 1, 1 << 17, 8)
-    assert kernel_of(dry_fixed, "linear", one) == "columns_convert+columns_8"
+    assert packed_kernels(dry_fixed, "linear", one)[0] == "columns_convert+columns_8"
 
 
 def test_products_that_one_of_them_cannot_take_have_another_kernel_for_all(dry_fixed: Device) -> None:
     """wide.cu writes pairs of numbers, so it takes no rows of odd length; columns.cu would."""
     for tokens in COUNTS:
         one = product("linear_add", "q4_k", tokens, 512, 255)
-        assert kernel_of(dry_fixed, "linear_add", one) == "batch_convert+batch_64+batch_finish"
+        assert packed_kernels(dry_fixed, "linear_add", one)[0] == "batch_convert+batch_64+batch_finish"
 
 
 @pytest.mark.gpu
@@ -126,7 +121,7 @@ def test_attention_of_any_number_of_tokens_has_kernels_of_one_order(
     able = d != 96 and heads != (71, 1)
     for tokens, names in ((FEW, ""), (LONG, f"attention_fixed_wide_{d}_f16+")):
         one = attention("f16", (*heads, d), tokens)
-        found = dry_fixed.kernels(plan_of("attention", one, 64)[0], 0)[0]
+        found = kernels_of(dry_fixed, "attention", one)[0]
         assert found == (f"{names}attention_fixed_{d}_f16" if able else "attention")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gpus import LOWERED, lacks, skip_where_none
 from kernel_cases import check
-from one_step import Case, define, define_all, f32, generator, plan_of, refused, run, run_all
+from one_step import Case, define, define_all, f32, generator, kernels_of, refused, run, run_all
 
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device
@@ -204,7 +204,7 @@ def test_attention_with_its_heads_by_each_kernel_and_number_of_splits(cuda: Devi
         one = replace(one, shape=(1, heads[0] * heads[2]), args=args, bound=ROUNDED)
         if lacks(cuda, op, one):
             continue
-        for kernel in cuda.kernels(plan_of(op, one, 64)[0], 0):
+        for kernel in kernels_of(cuda, op, one):
             found = run_all(cuda, op, one, kernel=kernel)
             for got, want in zip(found, define_all(op, one), strict=True):
                 check(one if got is found[0] else replace(one, format=format), got, want)

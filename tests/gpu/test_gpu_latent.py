@@ -14,7 +14,7 @@ from attention_cases import Tokens
 from context_cases import parts_case
 from kernel_cases import check
 from latent_cases import past_of
-from one_step import Case, encode, f32, generator, plan_of, run
+from one_step import Case, encode, f32, generator, kernels_of, run
 
 from satchel.quant import FORMATS
 from satchel.quant.cache import CACHE_TYPES
@@ -135,7 +135,7 @@ def test_which_dealt_blocks_tensor_cores_take(dry: Device, format: str) -> None:
 
     def first(heads: int, row: int, value: int, kind: str, **args: float) -> str:
         one = parts_case(rng, kind, (heads, 1, row), tokens, (2, 1), value=value, turns=False, **args)
-        return dry.kernels(plan_of("attention_parts", one, 0)[0], 0)[0]
+        return kernels_of(dry, "attention_parts", one, pad=0)[0]
 
     dealt = f"deal_blocks+attention_dealt_{format}+attention_dealt_join"
     assert first(16, ROW, LATENT, format) == first(128, ROW, LATENT, format) == dealt

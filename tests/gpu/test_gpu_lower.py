@@ -16,10 +16,10 @@ from attention_cases import Tokens
 from devices import opened
 from eight_bits import check_tokens, halves
 from expert_cases import products
-from gpu_calls import FEW, PACKED, RUNS, SHORT, attention, product, weights_of
+from gpu_calls import FEW, PACKED, RUNS, SHORT, attention, packed_kernels, product, weights_of
 from kernel_cases import check
 from latent_cases import past_of
-from one_step import Case, define, f32, generator, pack_inputs, plan_of, refused, run
+from one_step import Case, define, f32, generator, kernels_of, refused, run
 
 from satchel.quant import FORMATS
 from satchel.runtime.device.device import Device
@@ -39,11 +39,6 @@ FP8_BOUND = 1e-8  # nmse of a token, whose activations the definition gets as E4
 def dry_card(request: pytest.FixtureRequest) -> Iterator[Device]:
     with opened(request.param) as device:
         yield device
-
-
-def kernels_of(device: Device, op: str, one: Case, packed: tuple[int, ...]) -> tuple[str, ...]:
-    """All that can compute the call: what the tuner measures."""
-    return device.kernels(pack_inputs(device, one, plan_of(op, one, 64)[0], packed), 0)
 
 
 def kernel_of(device: Device, op: str, one: Case, packed: tuple[int, ...]) -> str:
@@ -76,7 +71,7 @@ def test_prompts_unpack_a_weight_once_for_256_columns(dry_card: Device) -> None:
     """Where groups have room for the operands, of 16-bit weights for 128 columns. Other cards take int8."""
     for format, columns in (("q4_k", 256), ("q6_k", 256), ("q8_0", 128)):
         one = product("linear", format, 256, 256, 16384)
-        found = kernels_of(dry_card, "linear", one, weights_of(one))
+        found = packed_kernels(dry_card, "linear", one)
         assert found[0] == (f"columns_convert+columns_shared_{columns}" if large(dry_card) else INT8), format
         assert any("columns_shared" in kernel for kernel in found) == large(dry_card)
 
@@ -97,7 +92,7 @@ def test_the_tuner_may_choose_between_bf16_and_int8(dry_card: Device, format: st
     for op in ("linear", "linear_add", "linear_swiglu"):
         for tokens in (16, 100, 300):
             one = product(op, format, tokens, 512, 256)
-            found = kernels_of(dry_card, op, one, weights_of(one))
+            found = packed_kernels(dry_card, op, one)
             assert INT8 in found, (op, tokens)
             assert any(kernel.startswith("columns_convert+columns_warp_") for kernel in found), (op, tokens)
     for op in ("norm_linear", "norm_linear_swiglu", "norm_linear_geglu"):
@@ -247,7 +242,7 @@ def test_prompts_of_mixtures_equal_their_definition(card: Device, format: str, o
     for tokens, k, n, of in ((30, 256, 48, (8, 128)), (130, 512, 130, (2, 5)), (600, 1024, 272, (1, 4))):
         one = mixture(op, format, tokens, k, n, of)
         want = define(op, one)
-        for kernel in card.kernels(pack_inputs(card, one, plan_of(op, one, 64)[0], weights), 0):
+        for kernel in kernels_of(card, op, one, weights):
             how = replace(one, name=f"{one.name} {kernel}")
             check(how, run(card, op, one, packed=weights, kernel=kernel), want)
 

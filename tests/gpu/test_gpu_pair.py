@@ -9,17 +9,13 @@ from dataclasses import replace
 import fused_cases
 import numpy as np
 import pytest
-from gpu_calls import PACKED, product, weights_of
-from one_step import Case, generator, pack_inputs, plan_of, run
+from gpu_calls import PACKED, packed_kernels, product, weights_of
+from one_step import Case, generator, kernels_of, run
 
 from satchel.runtime.device.device import Device
 
 OPS = ("linear", "linear_add", "linear_swiglu")
 SIZES = ((256, 48), (768, 16), (2048, 2130), (4096, 272), (5120, 40), (6400, 40))  # K, N
-
-
-def kernels_of(device: Device, op: str, one: Case, packed: tuple[int, ...]) -> tuple[str, ...]:
-    return device.kernels(pack_inputs(device, one, plan_of(op, one, 64)[0], packed), 0)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -30,7 +26,7 @@ def test_products_of_two_to_four_tokens_are_for_pairs(dry: Device, format: str, 
     name = "mixed" if "/" in format else format
     for tokens in (1, 2, 3, 4):
         one = product(op, format, tokens, 512, 256)
-        found = kernels_of(dry, op, one, weights_of(one))[0]
+        found = packed_kernels(dry, op, one)[0]
         assert found == (f"gemv_{name}" if tokens == 1 else f"gemv_pair_{name}"), tokens
 
 

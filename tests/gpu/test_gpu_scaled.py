@@ -13,7 +13,7 @@ import pytest
 from devices import opened
 from eight_bits import check_tokens, mxfp8
 from expert_cases import choose, elsewhere, stack
-from one_step import Case, define, extremes, generator, pack_inputs, plan_of, run
+from one_step import Case, define, extremes, generator, kernels_of, run
 
 from satchel.runtime.device.device import Device
 
@@ -54,10 +54,6 @@ def weights_of(op: str) -> tuple[int, ...]:
     return tuple(range(1, 1 + OPS[op]))
 
 
-def kernels_of(device: Device, op: str, one: Case) -> list[str]:
-    return device.kernels(pack_inputs(device, one, plan_of(op, one, 64)[0], weights_of(op)), 0)
-
-
 @pytest.fixture(params=["12.0", "12.1"])
 def newest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     monkeypatch.setenv("SATCHEL_DRY_ARCH", request.param.replace(".", ""))
@@ -69,9 +65,10 @@ def newest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 def test_prompts_of_mixtures_in_mxfp4_have_block_scaled_tensor_cores_on_12(newest: Device, op: str) -> None:
     """Few pairs of token and expert have groups of their own; narrow tiles are for few pairs of an expert."""
     for tokens, found in ((8, "experts_few_mxfp4"), (100, TILES[32]), (400, TILES[64])):
-        assert kernels_of(newest, op, mixture(op, tokens, 512, 64, (4, 32)))[0] == found, tokens
+        one = mixture(op, tokens, 512, 64, (4, 32))
+        assert kernels_of(newest, op, one, weights_of(op))[0] == found, tokens
     many = mixture(op, 400, 512, 64, (2, 1100))  # more experts than a list of pairs has
-    assert kernels_of(newest, op, many)[0] == "experts_many_mxfp4"
+    assert kernels_of(newest, op, many, weights_of(op))[0] == "experts_many_mxfp4"
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -90,7 +87,7 @@ def test_they_are_for_precision_fast_and_cards_that_have_them(
     ):
         monkeypatch.setenv("SATCHEL_DRY_ARCH", arch)
         with opened("dry", fast=fast) as device:
-            first, *others = kernels_of(device, op, one)
+            first, *others = kernels_of(device, op, one, weights_of(op))
         assert "scaled" not in first, arch
         assert (TILES[64] in others, TILES[32] in others) == (able, able), arch
 
@@ -127,7 +124,7 @@ def test_products_equal_their_definition(op: str) -> None:
             (x, format), *others = one.inputs
             want = define(op, replace(one, inputs=((mxfp8(x), format), *others)))
             for kernel in TILES.values():
-                assert kernel in kernels_of(device, op, one)
+                assert kernel in kernels_of(device, op, one, weights_of(op))
                 how = replace(one, name=f"{one.name} {kernel}")
                 check_tokens(how, run(device, op, one, packed=weights_of(op), kernel=kernel), want, BOUND)
 

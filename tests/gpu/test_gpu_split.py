@@ -9,18 +9,14 @@ from dataclasses import replace
 import fused_cases
 import numpy as np
 import pytest
-from gpu_calls import PACKED, product, weights_of
+from gpu_calls import PACKED, packed_kernels, product, weights_of
 from kernel_cases import check
-from one_step import Case, define, generator, pack_inputs, plan_of, run
+from one_step import Case, define, generator, kernels_of, run
 
 from satchel.runtime.device.device import Device
 
 OPS = ("linear", "linear_add", "linear_swiglu")
 BOUND = 1e-3  # nmse: as of the other kernels of few tokens
-
-
-def kernels_of(device: Device, op: str, one: Case, packed: tuple[int, ...]) -> tuple[str, ...]:
-    return device.kernels(pack_inputs(device, one, plan_of(op, one, 64)[0], packed), 0)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -32,7 +28,7 @@ def test_long_rows_of_two_to_four_tokens_are_split(dry: Device, format: str, op:
     for tokens in (1, 2, 3, 4):
         for k, split in ((4096, False), (14336, tokens > 1)):
             one = product(op, format, tokens, k, 64)
-            found = kernels_of(dry, op, one, weights_of(one))[0]
+            found = packed_kernels(dry, op, one)[0]
             kind = "gemv_split" if split else "gemv_pair" if tokens > 1 else "gemv"
             assert found == f"{kind}_{name}", (tokens, k)
 
@@ -41,14 +37,14 @@ def test_long_rows_of_two_to_four_tokens_are_split(dry: Device, format: str, op:
 def test_shorter_rows_are_for_pairs(dry: Device, tokens: int, k: int, split: bool) -> None:
     """A 1B's down projection with two columns is one: 64 chunks times columns, of 96."""
     one = product("linear_add", "q6_k", tokens, k, 64)
-    found = kernels_of(dry, "linear_add", one, weights_of(one))[0]
+    found = packed_kernels(dry, "linear_add", one)[0]
     assert found == ("gemv_split_q6_k" if split else "gemv_pair_q6_k")
 
 
 def test_rows_that_no_group_has_room_for_are_split_among_more(dry: Device) -> None:
     for k, found in ((28672, "gemv_split_q6_k"), (1 << 17, "batch_convert+batch_16+batch_finish")):
         one = product("linear_add", "q6_k", 4, k, 16)
-        assert kernels_of(dry, "linear_add", one, weights_of(one))[0] == found, k
+        assert packed_kernels(dry, "linear_add", one)[0] == found, k
 
 
 def test_a_post_norm_needs_all_of_a_row(dry: Device) -> None:

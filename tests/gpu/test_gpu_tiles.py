@@ -14,8 +14,8 @@ import pytest
 from accuracy import nmse
 from devices import opened, skip_without
 from eight_bits import check_tokens, halves
-from gpu_calls import PACKED, product, weights_of
-from one_step import Case, define, generator, pack_inputs, plan_of, refused, run
+from gpu_calls import PACKED, packed_kernels, product, weights_of
+from one_step import Case, define, generator, refused, run
 
 from satchel.quant import FORMATS
 from satchel.quant.format import F32
@@ -37,11 +37,6 @@ def fast() -> Iterator[Device]:
         yield device
 
 
-def kernels_of(device: Device, op: str, one: Case) -> list[str]:
-    """All that can compute the call, the one that will first."""
-    return device.kernels(pack_inputs(device, one, plan_of(op, one, 64)[0], weights_of(one)), 0)
-
-
 def tiles_of(op: str, fast: bool = True) -> list[str]:
     """The kernels with wide and with narrow tiles."""
     stem, end = op.removeprefix("norm_"), "_fp8" if fast else ""
@@ -53,10 +48,10 @@ def tiles_of(op: str, fast: bool = True) -> list[str]:
 def test_prompts_are_multiplied_in_fp8_where_fast_allows_it(format: str, op: str) -> None:
     with opened("dry", fast=True) as device:
         for tokens, n in ((LEAST, 40), (300, 272), (300, 4096)):
-            first, *others = kernels_of(device, op, product(op, format, tokens, 512, n))
+            first, *others = packed_kernels(device, op, product(op, format, tokens, 512, n))
             assert first in tiles_of(op), first
             assert set(tiles_of(op)) <= {first, *others}  # the tuner measures both
-        few = kernels_of(device, op, product(op, format, LEAST - 1, 512, 40))
+        few = packed_kernels(device, op, product(op, format, LEAST - 1, 512, 40))
     assert not any("_fp8" in kernel for kernel in few)
 
 
@@ -72,13 +67,14 @@ def test_they_are_for_precision_fast_alone_and_cards_with_wgmma(monkeypatch: pyt
     ):
         monkeypatch.setenv("SATCHEL_DRY_ARCH", arch)
         with find_backend("dry").open(**options) as device:
-            assert not any("wide_tiles_fp8" in kernel for kernel in kernels_of(device, "linear", one)), arch
+            kernels = packed_kernels(device, "linear", one)
+        assert not any("wide_tiles_fp8" in kernel for kernel in kernels), arch
 
 
 @pytest.mark.parametrize("format", ["q2_k", "f32", "f8_e4m3", "q4_k/q2_k"])
 def test_weights_in_another_order_stay_exact(format: str) -> None:
     with opened("dry", fast=True) as device:
-        kernels = kernels_of(device, "linear", product("linear", format, 300, 512, 40))
+        kernels = packed_kernels(device, "linear", product("linear", format, 300, 512, 40))
     assert not any("wide_tiles_fp8" in kernel for kernel in kernels)
 
 
@@ -86,7 +82,7 @@ def test_logits_of_a_vocabulary_stay_exact() -> None:
     """Of 16 times as many columns as x has, and more."""
     with opened("dry", fast=True) as device:
         for n, exact in ((512, False), (520, True)):  # of two weights
-            found = kernels_of(device, "linear", product("linear", "q8_0", 300, 64, n))[0]
+            found = packed_kernels(device, "linear", product("linear", "q8_0", 300, 64, n))[0]
             assert found.startswith("wide_tiles+" if exact else "wide_tiles_fp8+"), found
 
 
@@ -103,7 +99,7 @@ def test_products_of_prompts_take_a_norm(format: str, op: str, fast: bool) -> No
     with opened("dry", fast=fast) as device:
         for tokens, n in ((LEAST, 40), (300, 1024)):
             one = normed(op, format, tokens, 512, n)
-            found = kernels_of(device, op, one)
+            found = packed_kernels(device, op, one)
             assert found[0] in tiles_of(op, fast) and set(tiles_of(op, fast)) <= set(found)
 
 
@@ -139,7 +135,7 @@ def test_products_are_near_their_definition(fast: Device, format: str, op: str) 
         one = product(op, format, tokens, k, n)
         want = define(op, one)
         for kernel in tiles_of(op):
-            assert kernel in kernels_of(fast, op, one)
+            assert kernel in packed_kernels(fast, op, one)
             got = run(fast, op, one, packed=weights_of(one), kernel=kernel)
             assert nmse(got, want) <= bound, f"{one.name} {kernel}"
 

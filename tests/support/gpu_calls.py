@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 from attention_cases import BLOCK, Tokens, attention_case
-from one_step import Case, encode, extremes, f32, generator, random_blocks
+from one_step import Case, encode, extremes, f32, generator, kernels_of, random_blocks
+
+from satchel.runtime.device.device import Device
 
 PACKED = ("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs", "mxfp4", "i8_g128")
 PRODUCT_BOUND = 5e-5  # nmse: weights and activations meet as bfloat16
@@ -48,6 +50,11 @@ def product(op: str, format: str, tokens: int, k: int, n: int, *, wild: bool = F
 
 def weights_of(one: Case) -> tuple[int, ...]:
     return tuple(i for i in range(1, len(one.inputs)) if one.inputs[i][1] in PACKED)
+
+
+def packed_kernels(device: Device, op: str, one: Case) -> tuple[str, ...]:
+    """kernels_of() a product whose weights are packed."""
+    return kernels_of(device, op, one, weights_of(one))
 
 
 def attention(

@@ -132,6 +132,13 @@ def refused(device: Device, op: str, case: Case, pad: int = 64, packed: Sequence
     return bool(device.refusal(pack_inputs(device, case, plan_of(op, case, pad)[0], packed)))
 
 
+def kernels_of(
+    device: Device, op: str, case: Case, packed: Sequence[int] = (), pad: int = 64
+) -> tuple[str, ...]:
+    """Names of the device's kernels for such a call, which the tuner measures; the default is first."""
+    return device.kernels(pack_inputs(device, case, plan_of(op, case, pad)[0], packed), 0)
+
+
 def run(
     device: Device, op: str, case: Case, pad: int = 64, packed: Sequence[int] = (), kernel: str = ""
 ) -> Array:

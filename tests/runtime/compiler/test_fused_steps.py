@@ -12,7 +12,7 @@ import pytest
 from devices import skip_without
 from gpu_models import converted
 from kernel_cases import cases_of
-from one_step import plan_of, run
+from one_step import kernels_of, plan_of, run
 from tiny import KV_HEADS, TinyWeights
 from tiny_file import write_model
 
@@ -394,7 +394,7 @@ def test_a_fused_kernel_chosen_by_name_computes() -> None:
 
 def test_attention_with_its_heads_has_splits_to_choose_from() -> None:
     with opened("dry") as device:
-        names = device.kernels(plan_of("rope_qkv_attention", cases_of("rope_qkv_attention")[0], 64)[0], 0)
+        names = kernels_of(device, "rope_qkv_attention", cases_of("rope_qkv_attention")[0])
     assert names[0] == "attention_bulk_64_f16" and "attention_bulk_64_f16@8" in names
     assert "attention_heads_64_f16@4" in names
 
@@ -405,4 +405,4 @@ def test_attention_with_its_heads_takes_caches_of_elements_by_bulk_copies() -> N
         cases = cases_of("rope_qkv_attention")
         one = next(one for one in cases if one.name.startswith(f"{format}-1-8x2x128"))
         with opened("dry") as device:
-            assert device.kernels(plan_of("rope_qkv_attention", one, 64)[0], 0)[0] == name
+            assert kernels_of(device, "rope_qkv_attention", one)[0] == name
