@@ -173,7 +173,7 @@ static __device__ __forceinline__ void bulk_meet(const gpu_call &c, const caches
             rows.clear_values(ring + turn.stage * S::STAGE, at, p.from, p.end);
         meet<FORMAT, D, 1>(w, rows, rows, scores, turn.stage * S::STAGE, at, p.from, p.end);
         __syncwarp();
-        if (threadIdx.x % 32 == 0)
+        if (threadIdx.x % 32 < RING_LANES)
             barrier_arrive(bulk_empty(bars, turn.stage));
         turn.add(BULK_TEAMS);
     }
@@ -343,8 +343,8 @@ template <int FORMAT, int D> static __device__ __forceinline__ void bulk_of(cons
     const shared_results<D> r = {(float *)memory, heads}; /* where the ring was */
     if (warp == BULK_WARPS) {
         for (int i = threadIdx.x % 32; i < S::STAGES; i += 32)
-            barrier_init(bulk_full(at, i), 1), barrier_init(bulk_empty(at, i), BULK_TEAM);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+            barrier_init(bulk_full(at, i), 1), barrier_init(bulk_empty(at, i), BULK_TEAM * RING_LANES);
+        barriers_made();
         __syncwarp();
         bulk_made();
         bulk_fetch<FORMAT, D>(c, x, p, ring, at);

@@ -501,7 +501,7 @@ template <int FORMAT, int KIND> static __device__ __forceinline__ void latent_ti
         for (int i = 0; i < 2; i++)
             barrier_init(g.full(i), 64), barrier_init(g.empty(i), 8);
         barrier_init(g.weights_full(), 128), barrier_init(g.weights_empty(), 4);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
     }
     __syncthreads();
     if (threadIdx.x >= 256) {

@@ -58,11 +58,6 @@ static __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* Before cluster_arrive(), by the thread that has made barriers: other groups may send to them. */
-static __device__ __forceinline__ void barriers_made() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
 /* The address in group `rank` of what lies at an address of this group's shared memory. */
 static __device__ __forceinline__ uint32_t shared_of(uint32_t address, uint32_t rank) {
     uint32_t there;

@@ -202,7 +202,7 @@ template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline
         for (int i = 0; i < r.column_stages && !WHOLE; i++)
             barrier_init(columns.bars + 16 * i, copies ? 32 : 1),
                 barrier_init(columns.bars + 16 * i + 8, 4 * teams * RING_LANES);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
     }
     __syncthreads();
     float d[N / 2];

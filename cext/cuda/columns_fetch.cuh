@@ -33,15 +33,6 @@ struct columns_ring {
     }
 };
 
-/* Lane 0 alone arrives at "empty" for its warp, and waits there; __syncwarp() orders that with the other lanes' reads and copies.
- * racecheck of compute-sanitizer does not follow an order through __syncwarp() and a barrier: in a build for it (-DRACECHECK)
- * each lane arrives and waits by itself, and nothing else differs. */
-#ifdef RACECHECK
-#define RING_LANES 32
-#else
-#define RING_LANES 1
-#endif
-
 /* A warp has read the stage. */
 static __device__ __forceinline__ void ring_leave(const columns_ring &ring) {
     if (threadIdx.x % 32 < RING_LANES)

@@ -315,7 +315,7 @@ template <class F, int MOST> static __device__ __forceinline__ void expert_tiles
         for (int i = 0; i < r.column_stages; i++)
             barrier_init(columns.bars + 16 * i, 3 * 32 /* lanes that gather */),
                 barrier_init(columns.bars + 16 * i + 8, EXPERT_WARPS * RING_LANES);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
     }
     __syncthreads();
     wait_before();

@@ -199,7 +199,7 @@ template <int N, int HALVES> static __device__ __forceinline__ void fp8_wide(con
     if (threadIdx.x == 0) {
         for (int i = 0; i < stages; i++)
             barrier_init(ring.bars + 16 * i, FP8_LOADERS + 1), barrier_init(ring.bars + 16 * i + 8, 4 * walk.teams);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
     }
     __syncthreads();
     /* with one tile, weights are loaded before the previous kernel ends */

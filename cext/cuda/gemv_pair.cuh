@@ -55,7 +55,7 @@ template <> struct gemv_share<true> {
         first = (wave ^ (int)rank) & 1;
         there = shared_of(ready + 8 * wave, other);
         if (lane == 0) {
-            barrier_init(ready + 8 * wave, 1);
+            barrier_init(ready + 8 * wave, RING_LANES);
             barriers_made();
         }
         __syncwarp();
@@ -94,6 +94,8 @@ template <> struct gemv_share<true> {
         const int sent = (columns + (first & 1)) / 2,
                   mine = wave < chunks ? (chunks - wave + GEMV_WAVES - 1) / GEMV_WAVES : 0;
         __syncwarp();
+        if (RING_LANES > 1 && lane > 0)
+            barrier_arrive(ready + 8 * wave);
         if (lane == 0)
             barrier_expect(ready + 8 * wave, (uint32_t)(sent * (mine * COLUMN_BYTES + (norm ? 4 : 0))));
     }

@@ -128,7 +128,7 @@ __device__ __forceinline__ void wave_barriers(uint32_t bars, int stages) {
     if ((int)threadIdx.x % 32 < stages) {
         barrier_init(bars + 8 * (threadIdx.x % 32), HOPPER ? 1 : 32);
 #if HOPPER
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
 #endif
     }
     __syncwarp();

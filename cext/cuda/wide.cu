@@ -203,7 +203,7 @@ static __device__ __forceinline__ void wide(const gpu_call &c) {
             barrier_init(ring.full(i), 1);
             barrier_init(ring.empty(i), 8);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
     }
     __syncthreads();
     if (threadIdx.x < 128) {
