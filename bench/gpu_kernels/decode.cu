@@ -328,7 +328,7 @@ static planned plan(const std::vector<weight> &ws, int mode, const float *x, con
     for (const weight &w : ws)
         stage = w.f->chunk > stage ? w.f->chunk : stage;
     p.grid = dim3(tiles < units ? tiles : units);
-    const gemv_plan gemv = gemv_plan_of(GEMV_WAVES, stage, columns, (k + 255) / 256);
+    const gemv_plan gemv = gemv_plan_of(GEMV_WAVES, 1, stage, columns, (k + 255) / 256);
     p.shared = gemv.bytes;
     p.threads = WAVES * 32;
     if (ws[0].f->chunk && columns > 1 && columns <= GEMV_COLUMNS)

@@ -3,9 +3,9 @@
  * A group of sixteen waves occupies an SM and owns tiles of 16 rows. Its waves form two teams of eight; a tile's chunks are
  * taken in rows of eight, one per wave of a team. If a tile has an even number of such rows, both teams share it, else they
  * alternate tiles; so the order of a sum depends on K alone. Each wave has a ring of its own in shared memory, filled by bulk
- * copies. The first chunks are loaded before the previous kernel ends, because weights depend on no kernel; then the waves
- * quantize the activations to bytes. Waves synchronize only after a batch of tiles. Two buffers hold the partial sums of
- * batches, so one barrier per batch suffices.
+ * copies. The first chunks are loaded before the previous kernel ends, because weights depend on no kernel: on Hopper one a wave, and
+ * the others behind the first requests for activations, which would wait for them. Then the waves quantize the activations to bytes.
+ * Waves synchronize only after a batch of tiles. Two buffers hold the partial sums of batches, so one barrier per batch suffices.
  *
  * One group per SM is intended. If two fit, the next kernel's groups start early but in pairs, and half of the SMs have none
  * (measured: the loop takes 1.5 times as long).
@@ -23,18 +23,20 @@
 /* A group by itself, a pair that shares the quantization of activations, a cluster that splits K. */
 enum gemv_kind { ALONE, PAIR, SPLIT };
 
-/* What a group's waves do once the previous kernel has ended: quantize the activations that are their share. */
-template <bool POSTS, class SHARE>
+/* What a group's waves do once the previous kernel has ended: quantize the activations that are their share. ask: is called once
+ * activations have been asked for. */
+template <bool POSTS, class SHARE, class ASK>
 __device__ __forceinline__ void gemv_prepare(const gpu_call &c, const gemv_plan &p, const SHARE &share, int from,
-                                             char *shared, int columns, int most, int wave, int lane) {
+                                             char *shared, int columns, int most, int wave, int lane, ASK ask) {
     float *squares = (float *)(shared + p.squares), *post_squares = squares + 4 * WAVES;
     if (POSTS && c.mode & POST) {
         gemv_post_squares(c, p, post_squares, columns, wave, lane);
+        ask();
         __syncthreads();
         gemv_post_activations(c, p, share, shared + p.acts, squares + wave * 4, post_squares, columns, most, wave,
                               lane);
     } else {
-        gemv_activations(c, p, share, from, shared + p.acts, squares + wave * 4, columns, most, wave, lane);
+        gemv_activations(c, p, share, from, shared + p.acts, squares + wave * 4, columns, most, wave, lane, ask);
     }
 }
 
@@ -50,7 +52,8 @@ template <class SET, gemv_kind KIND = ALONE> __device__ __forceinline__ void gem
 #ifdef GEMV_STAGES
     gemv_plan p = gemv_plan_staged(WAVES, GEMV_STAGES, m.bytes, most, all);
 #else
-    gemv_plan p = SPLITS ? gemv_split_plan(place.parts, m.bytes, most, all) : gemv_plan_of(WAVES, m.bytes, most, all);
+    gemv_plan p =
+        SPLITS ? gemv_split_plan(place.parts, m.bytes, most, all) : gemv_plan_of(WAVES, HOPPER, m.bytes, most, all);
 #endif
     if (SPLITS) /* the longest part has the plan's chunks */
         p.chunks = gemv_part(all, place.rank + 1, place.parts) - from;
@@ -83,9 +86,13 @@ template <class SET, gemv_kind KIND = ALONE> __device__ __forceinline__ void gem
         }
     };
     const gemv_share<KIND == PAIR> share(shared_address(shared + p.bytes), wave, lane);
-    if (wave_asks())
-        for (int i = 0; i < p.stages && ahead.tile < n_tiles; i++)
-            fetch(i);
+    const auto fetch_stages = [&](int first, int end) {
+        if (wave_asks())
+            for (int i = first; i < end && ahead.tile < n_tiles; i++)
+                fetch(i);
+    };
+    const int early = HOPPER ? 1 : p.stages;
+    fetch_stages(0, early);
     __syncwarp();
     share.started();
     parts.started();
@@ -93,7 +100,10 @@ template <class SET, gemv_kind KIND = ALONE> __device__ __forceinline__ void gem
     const int columns = rows_now(c, c.v[0]);
     const float *squares = (const float *)(shared + p.squares);
     parts.expect(columns, c.mode & NORM);
-    gemv_prepare<!SPLITS>(c, p, share, from, shared, columns, most, wave, lane);
+    gemv_prepare<!SPLITS>(c, p, share, from, shared, columns, most, wave, lane, [&] {
+        if (HOPPER)
+            fetch_stages(early, p.stages);
+    });
     share.settle(p.chunks, columns, c.mode & NORM, wave, lane);
     share.wait(together, wave);
 

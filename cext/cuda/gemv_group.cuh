@@ -265,16 +265,17 @@ __device__ __forceinline__ void gemv_post_activations(const gpu_call &c, const g
 
 /* Quantizes chunks `wave`, wave + WAVES, ... of this group's, the first of which is `from`, of all columns, or of those that are its share in a
  * pair of groups (gemv_pair.cuh), and sums the norm's squares. Four are asked for at a time, of several columns where there are several, for
- * what they wait for is longer than what they cost. */
-template <class SHARE>
+ * what they wait for is longer than what they cost. ask: is called once, behind the first requests. */
+template <class SHARE, class ASK>
 __device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_plan &p, const SHARE &share, int from,
-                                                 char *acts, float *squares, int columns, int most, int wave,
-                                                 int lane) {
+                                                 char *acts, float *squares, int columns, int most, int wave, int lane,
+                                                 ASK ask) {
     constexpr int AT_ONCE = 4;
     const int width = c.v[1].shape[1];
     const float *norm = c.mode & NORM ? (const float *)c.v[c.n_in].data : nullptr;
     float sums[GEMV_COLUMNS] = {};
     int t = share.first, k = t < columns ? wave : p.chunks;
+    bool asked = false;
     while (k < p.chunks) {
         eight v[AT_ONCE], n[AT_ONCE];
         int next = t, chunk = k;
@@ -287,6 +288,9 @@ __device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_p
             next = share.after(next, columns);
             chunk += next == share.first ? WAVES : 0;
         }
+        if (!asked)
+            ask();
+        asked = true;
 #pragma unroll 1 /* the code stands once */
         for (int u = 0; u < AT_ONCE && k < p.chunks; u++) {
             if (norm) {
@@ -311,6 +315,8 @@ __device__ __forceinline__ void gemv_activations(const gpu_call &c, const gemv_p
             k += t == share.first ? WAVES : 0;
         }
     }
+    if (!asked)
+        ask();
     if (norm)
 #pragma unroll
         for (int i = 0; i < GEMV_COLUMNS; i++)

@@ -35,7 +35,12 @@ enum {
 };
 enum { DENSE_WAVES = 16, GEMV_WAVES = 16, GEMV_COLUMNS = 4, GEMV_MATRICES = 4 }; /* columns and matrices: at most */
 /* Waves of gemv_8.cu's groups, and the shared memory up to which they have a third stage. */
-enum { GEMV_FEW_WAVES = 8, GEMV_FEW_SHARED = 99 << 10, GEMV_OLD_STAGES = 1 /* of gemv_7.cu */ };
+enum {
+    GEMV_FEW_WAVES = 8,
+    GEMV_FEW_SHARED = 99 << 10,
+    GEMV_SHARED = 227 << 10 /* of a group on Hopper */,
+    GEMV_OLD_STAGES = 1 /* of gemv_7.cu */
+};
 
 #ifdef __CUDACC__
 /* The same as constant expressions: a switch would become branches at the start of every kernel. */
@@ -109,11 +114,14 @@ BOTH gemv_plan gemv_plan_staged(int waves, int stages, int chunk_bytes, int colu
     return p;
 }
 
-/* Of 16 waves deeper rings are no faster: measured with 2 to 5 stages. */
-BOTH gemv_plan gemv_plan_of(int waves, int chunk_bytes, int columns, int chunks) {
-    gemv_plan p = gemv_plan_staged(waves, waves == GEMV_WAVES ? 2 : 3, chunk_bytes, columns, chunks);
-    return waves == GEMV_WAVES || p.bytes <= GEMV_FEW_SHARED ? p
-                                                             : gemv_plan_staged(waves, 2, chunk_bytes, columns, chunks);
+/* A wave has two chunks of 16 waves, and three of few or, on Hopper, of one column, if these have room. There a wave asks for one before the
+ * activations and for the others behind them (gemv.cu); asked for before them, deeper rings are no faster (measured with 2 to 5 stages). */
+BOTH gemv_plan gemv_plan_of(int waves, int hopper, int chunk_bytes, int columns, int chunks) {
+    int few = waves == GEMV_FEW_WAVES, deep = few || (hopper && columns == 1);
+    gemv_plan p = gemv_plan_staged(waves, deep ? 3 : 2, chunk_bytes, columns, chunks);
+    return !deep || p.bytes <= (few ? GEMV_FEW_SHARED : GEMV_SHARED)
+               ? p
+               : gemv_plan_staged(waves, 2, chunk_bytes, columns, chunks);
 }
 
 /* Bytes of a group of a pair, which has a barrier for each wave behind the rest (gemv_pair.cuh). */
@@ -134,7 +142,7 @@ enum { GEMV_SPLIT_LEAST = 96 };
 
 /* Of a group with so many of `chunks`: its plan, and all its bytes with the sums of so many tiles. */
 BOTH gemv_plan gemv_split_plan(int parts, int chunk_bytes, int columns, int chunks) {
-    return gemv_plan_of(GEMV_WAVES, chunk_bytes, columns, (chunks + parts - 1) >> (parts >> 1));
+    return gemv_plan_of(GEMV_WAVES, 1, chunk_bytes, columns, (chunks + parts - 1) >> (parts >> 1));
 }
 BOTH int gemv_split_bytes(const gemv_plan *p, int parts, int tiles, int columns) {
     return p->bytes + GEMV_SPLIT_HEAD + parts * tiles * columns * TILE_ROWS * 4;

@@ -67,8 +67,8 @@ static int tiles_at_once(const gpu_call *c, uint32_t mode) {
     return mode & PRODUCT_GATED ? units / 2 : units;
 }
 
-static gemv_plan plan_of(const gpu_call *c, uint32_t mode, int waves) {
-    return gemv_plan_of(waves, largest(c, mode), c->v[0].shape[0], packed_chunks(&c->v[1]));
+static gemv_plan plan_of(const gpu_call *c, const gpu_traits *t, uint32_t mode, int waves) {
+    return gemv_plan_of(waves, t->arch == HOPPER_ARCH, largest(c, mode), c->v[0].shape[0], packed_chunks(&c->v[1]));
 }
 
 static const char *check_waves(const gpu_call *c, const gpu_traits *t, uint32_t mode, int waves) {
@@ -79,7 +79,7 @@ static const char *check_waves(const gpu_call *c, const gpu_traits *t, uint32_t 
         return "needs compute capability 8.0";
     if (c->v[0].shape[0] > GEMV_COLUMNS || product_last(c, mode) - 1 > GEMV_MATRICES)
         return "more columns or weights than it takes";
-    return plan_of(c, mode, waves).bytes > t->shared ? "its rows are too long for shared memory" : 0;
+    return plan_of(c, t, mode, waves).bytes > t->shared ? "its rows are too long for shared memory" : 0;
 }
 
 static const char *check_gemv(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
@@ -96,7 +96,7 @@ static const char *check_pair(const gpu_call *c, const gpu_traits *t, uint32_t m
         return "it is made for clusters of compute capability 9.0";
     if (c->v[0].shape[0] < 2)
         return "one column is quantized by each group";
-    p = plan_of(c, mode, GEMV_WAVES);
+    p = plan_of(c, t, mode, GEMV_WAVES);
     return gemv_pair_bytes(&p) > t->shared ? "its rows are too long for shared memory" : 0;
 }
 
@@ -120,7 +120,7 @@ static split_cut split_of(const gpu_call *c, const gpu_traits *t, uint32_t mode,
 static split_cut split_cut_of(const gpu_call *c, const gpu_traits *t, uint32_t mode) {
     split_cut none = {0, 0, 0};
     int chunks = packed_chunks(&c->v[1]), parts;
-    if (plan_of(c, mode, GEMV_WAVES).bytes <= t->shared && chunks * c->v[0].shape[0] < GEMV_SPLIT_LEAST)
+    if (plan_of(c, t, mode, GEMV_WAVES).bytes <= t->shared && chunks * c->v[0].shape[0] < GEMV_SPLIT_LEAST)
         return none;
     for (parts = 2; parts <= GEMV_SPLIT_MOST && parts <= chunks; parts *= 2) {
         split_cut s = split_of(c, t, mode, parts);
@@ -199,7 +199,7 @@ static void grid_waves(const gpu_call *c, const gpu_traits *t, gpu_grid *g, int 
     int units = tiles_at_once(c, c->mode);
     g->groups[0] = (uint32_t)(units < t->units ? units : t->units);
     g->threads = (uint32_t)waves * 32;
-    g->shared = (uint32_t)plan_of(c, c->mode, waves).bytes;
+    g->shared = (uint32_t)plan_of(c, t, c->mode, waves).bytes;
 }
 
 static void grid_gemv(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
@@ -208,7 +208,7 @@ static void grid_gemv(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
 
 /* A group without a tile quantizes for its neighbour. */
 static void grid_pair(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
-    gemv_plan p = plan_of(c, c->mode, GEMV_WAVES);
+    gemv_plan p = plan_of(c, t, c->mode, GEMV_WAVES);
     grid_waves(c, t, g, GEMV_WAVES);
     g->groups[0] += g->groups[0] % 2;
     if ((int)g->groups[0] > t->units)

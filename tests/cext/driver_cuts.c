@@ -1,5 +1,5 @@
 /* driver_cuts.c: how a GPU's products of few columns are cut into groups (cext/cuda/columns.h), for matrices of any size, and how
- * kernels without wgmma divide shared memory of any size: what the kernels count on, without a GPU. */
+ * kernels of up to four columns and those without wgmma divide shared memory of any size: what the kernels count on, without a GPU. */
 #include "harness.h"
 
 #include "../../cext/cuda/columns_chunk.h"
@@ -72,6 +72,20 @@ static void expert_memory(int most, int scaled, int chunk_bytes, int limit) {
           most, chunk_bytes, limit, s.groups, s.warps, s.bytes, r.weight_stages, r.column_stages);
 }
 
+/* Waves of gemv.cu have a third chunk on Hopper for one column where it has room, and a plan's parts lie one behind the other. */
+static void gemv_memory(int waves, int hopper, int chunk_bytes, int columns, int chunks) {
+    const gemv_plan p = gemv_plan_of(waves, hopper, chunk_bytes, columns, chunks);
+    const int few = waves == GEMV_FEW_WAVES, deep = few || (hopper && columns == 1),
+              limit = few ? GEMV_FEW_SHARED : GEMV_SHARED;
+    const gemv_plan three = gemv_plan_staged(waves, 3, chunk_bytes, columns, chunks);
+    int good = p.stages == (deep && three.bytes <= limit ? 3 : 2);
+    good = good && p.part >= waves * p.stages * chunk_bytes && p.acts >= p.part + 2 * p.batch * waves * 64 * columns;
+    good = good && p.bars >= p.acts + chunks * p.act_bytes && p.bars % 8 == 0 && p.act_bytes >= 548 * columns;
+    good = good && p.squares >= p.bars + waves * p.stages * 8 && p.bytes >= p.squares + 2 * waves * 16;
+    CHECK(good, "%d waves, Hopper %d, chunks of %d bytes, %d columns, %d chunks: %d stages, %d bytes", waves, hopper,
+          chunk_bytes, columns, chunks, p.stages, p.bytes);
+}
+
 /* columns_chunk.cu tells two stages from three by its bytes, and its sums lie where activations did. */
 static void chunk_memory(int columns, int chunk_bytes) {
     const chunk_room two = chunk_room_of(2, columns, chunk_bytes), three = chunk_room_of(3, columns, chunk_bytes);
@@ -114,7 +128,7 @@ static void rates_of_cards(void) {
     }
 }
 
-static void memory_without_wgmma(void) {
+static void memory_of_rings(void) {
     static const int chunks[] = {2176, 2304, 2816, 3360, 4224, 4352};
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         for (int limit = 16 << 10; limit <= 228 << 10; limit += 1000) {
@@ -124,6 +138,12 @@ static void memory_without_wgmma(void) {
             expert_memory(EXPERT_WARP_WIDE, 1, chunks[i], limit);
         }
         int8_memory(chunks[i]);
+        for (int columns = 1; columns <= GEMV_COLUMNS; columns++)
+            for (int k = 1; k <= 256; k += 1 + k / 4) {
+                gemv_memory(GEMV_WAVES, 1, chunks[i], columns, k);
+                gemv_memory(GEMV_WAVES, 0, chunks[i], columns, k);
+                gemv_memory(GEMV_FEW_WAVES, 0, chunks[i], columns, k);
+            }
         for (int columns = 8; columns <= WARP_COLUMNS; columns *= 2)
             chunk_memory(columns, chunks[i]);
     }
@@ -146,6 +166,6 @@ void test_cuts(void) {
                     c = product(tokens, widths[w], 0, rows, same, 3);
                     one_cut(&c, 3);
                 }
-    memory_without_wgmma();
+    memory_of_rings();
     rates_of_cards();
 }
