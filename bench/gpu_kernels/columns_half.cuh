@@ -398,7 +398,7 @@ template <int N> static __device__ __forceinline__ void columns_half(const gpu_c
     __syncthreads();
     half_add<N>((float *)memory, stride, ring.turns, now);
     parts > 1 ? cluster_sync() : __syncthreads();
-    columns_finish(c, (const float *)memory, where, stride, teams, parts, rank, now);
+    columns_finish(c, sums_of_cluster{(const float *)memory, stride, parts}, where, teams, parts, rank, now);
     if (parts > 1)
         cluster_sync(); /* others read this group's memory */
 }

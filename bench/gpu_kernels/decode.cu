@@ -362,7 +362,7 @@ static planned plan(const std::vector<weight> &ws, int mode, const float *x, con
                 p.cut.groups = (blocks + (p.cut.teams >> gated) - 1) / (p.cut.teams >> gated);
             }
             p.k = kernels[kind], p.threads = 128 * p.cut.teams + COLUMNS_FETCHERS;
-            p.shared = columns_room_of(8 << kind, p.cut.teams, stage).bytes;
+            p.shared = columns_room_of(8 << kind, p.cut.teams, p.cut.parts, stage).bytes;
             return p;
         }
         if (batch_scratch(&c) > 1ull << 30)

@@ -43,7 +43,8 @@ static const char *check_whole(const gpu_call *c, const gpu_traits *t, uint32_t 
     if (fault)
         return fault;
     cut = columns_cut_of(&moded, t->units);
-    return columns_whole_room(columns_steps(c, cut.parts), cut.teams, columns_bytes(&moded)).bytes <= t->shared
+    return columns_whole_room(columns_steps(c, cut.parts), cut.teams, cut.parts, columns_bytes(&moded)).bytes <=
+                   t->shared
                ? 0
                : "its rows are too long for shared memory";
 }
@@ -90,13 +91,14 @@ static void grid_multiply(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     g->groups[0] = (uint32_t)(cut.groups * cut.parts);
     g->cluster = cut.parts > 1 ? (uint32_t)cut.parts : 0;
     g->threads = (uint32_t)(128 * cut.teams + COLUMNS_FETCHERS);
-    g->shared = (uint32_t)columns_room_of(8 << columns_kind(c->v[0].shape[0]), cut.teams, columns_bytes(c)).bytes;
+    g->shared =
+        (uint32_t)columns_room_of(8 << columns_kind(c->v[0].shape[0]), cut.teams, cut.parts, columns_bytes(c)).bytes;
 }
 
 static void grid_whole(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     columns_cut cut = columns_cut_of(c, t->units);
     grid_multiply(c, t, g);
-    g->shared = (uint32_t)columns_whole_room(columns_steps(c, cut.parts), cut.teams, columns_bytes(c)).bytes;
+    g->shared = (uint32_t)columns_whole_room(columns_steps(c, cut.parts), cut.teams, cut.parts, columns_bytes(c)).bytes;
 }
 
 /* A check is told neither mode nor kernel, so each entry has its own. */

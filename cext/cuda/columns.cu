@@ -175,6 +175,34 @@ static __device__ __forceinline__ void convert_whole(const gpu_call &c, char *me
     asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
 }
 
+/* Adds the sums d of all parts of K and writes this group's share of the output. */
+template <int N, bool HANDS>
+static __device__ __forceinline__ void columns_end(const gpu_call &c, char *memory, const sums_sent &sent,
+                                                   const team_rows *where, int teams, uint32_t rank, int now,
+                                                   const float (&d)[N / 2], const float *factors) {
+    const bool multiplies = (int)threadIdx.x < 128 * teams;
+    if (N <= COLUMNS_SENT && sent.parts > 1) {
+        if (multiplies)
+            send_sums<N>(sent, rank, now, d);
+        __syncthreads(); /* the factors */
+        columns_finish<HANDS>(c, sent, where, teams, sent.parts, rank, now, 0, factors);
+        return;
+    }
+    __syncthreads(); /* the stages have been read: the sums reuse their memory */
+    if (multiplies)
+        leave_sums<N>((float *)memory, sent.stride, now, d);
+    if constexpr (N <= COLUMNS_SENT) {
+        __syncthreads();
+        columns_finish<HANDS>(c, sums_here{(const float *)memory, sent.stride}, where, teams, 1, 0, now, 0, factors);
+    } else {
+        sent.parts > 1 ? cluster_sync() : __syncthreads();
+        columns_finish<HANDS>(c, sums_of_cluster{(const float *)memory, sent.stride, sent.parts}, where, teams,
+                              sent.parts, rank, now, 0, factors);
+        if (sent.parts > 1)
+            cluster_sync(); /* others read this group's memory */
+    }
+}
+
 /* WHOLE: of up to 8 tokens; there is no columns_convert, each group converts its part itself. */
 template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline__ void columns(const gpu_call &c) {
     constexpr bool COPIES = COLUMNS_COPIED(N), HANDS = N <= COLUMNS_HANDED && !WHOLE;
@@ -186,12 +214,15 @@ template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline
     const uint32_t parts = cluster_size(), rank = blockIdx.x % parts, group = blockIdx.x / parts,
                    base = shared_address(memory);
     const int from = columns_part(chunks, rank, parts), to = columns_part(chunks, rank + 1, parts);
-    const columns_room r = WHOLE ? columns_whole_room(columns_steps(&c, parts), teams, columns_bytes(&c))
-                                 : columns_room_of(N, teams, columns_bytes(&c));
+    const columns_room r = WHOLE ? columns_whole_room(columns_steps(&c, parts), teams, (int)parts, columns_bytes(&c))
+                                 : columns_room_of(N, teams, (int)parts, columns_bytes(&c));
     /* all dynamic: static shared memory would reduce the limit of dynamic */
     team_rows *where = (team_rows *)(memory + r.teams);
     const columns_ring weights = {base + r.weights, base + r.bars, r.weight, r.weight_stages, 0, 0};
     const columns_ring columns = {base, base + r.bars + 128, N * 128, r.column_stages, 0, 0};
+    const bool sends = N <= COLUMNS_SENT && parts > 1;
+    const sums_sent sent = {(const float *)(memory + r.sent), columns_stride(teams), columns_own(N, (int)parts), parts,
+                            base + r.arrived};
     launch_next();
     if (threadIdx.x < COLUMNS_TEAMS && (int)threadIdx.x < teams)
         where[threadIdx.x] = rows_of_team(c, group, threadIdx.x, teams);
@@ -202,14 +233,23 @@ template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline
         for (int i = 0; i < r.column_stages && !WHOLE; i++)
             barrier_init(columns.bars + 16 * i, copies ? 32 : 1),
                 barrier_init(columns.bars + 16 * i + 8, 4 * teams * RING_LANES);
+        if (sends)
+            barrier_init(sent.arrived, 1);
         barriers_made();
     }
     __syncthreads();
+    if (sends)
+        cluster_arrive();
     float d[N / 2];
     if (warp == 4 * teams)
         DENSE ? fetch_dense(c, weights, group, teams, from, to) : fetch_weights(c, weights, group, teams, from, to);
     wait_before();
     const int now = rows_now(c, c.v[0]);
+    if (sends) {
+        cluster_wait(); /* the others have their barriers */
+        if (threadIdx.x == 0)
+            sent.expect(teams, now, rank);
+    }
     if (WHOLE && warp != 4 * teams)
         convert_whole(c, memory, from, to, teams, DENSE);
     if (!WHOLE && copies && warp == 4 * teams + 1)
@@ -230,14 +270,7 @@ template <int N, bool DENSE, bool WHOLE = false> static __device__ __forceinline
         run(columns_whole{base, N * 128});
     else
         run(columns);
-    __syncthreads(); /* the stages have been read: the sums reuse their memory */
-    const int stride = teams * COLUMNS_ROWS + 4;
-    if (warp < 4 * teams)
-        leave_sums<N>((float *)memory, stride, now, d);
-    parts > 1 ? cluster_sync() : __syncthreads();
-    columns_finish<HANDS>(c, (const float *)memory, where, stride, teams, parts, rank, now, 0, factors);
-    if (parts > 1)
-        cluster_sync(); /* others read this group's memory */
+    columns_end<N, HANDS>(c, memory, sent, where, teams, rank, now, d, factors);
 }
 
 #define COLUMNS(name, N, DENSE)                                                                                        \

@@ -23,6 +23,10 @@ enum { COLUMNS_SHARED = 222 << 10 };
  * those in bulk: what the launch of a conversion costs is more, but not of 128 (measured). Without wgmma it is COLUMNS_BY_WARP. */
 enum { COLUMNS_HANDED = 64 };
 
+/* With up to so many columns a cluster's groups send their sums to the group that writes a token; with more, whose sums have no room beside the
+ * stages, that group fetches them once all have met (columns_sums.cuh). */
+enum { COLUMNS_SENT = 32 };
+
 /* The kind of kernel for so many tokens; kind multiplies 8 << kind columns. */
 BOTH int columns_kind(int tokens) {
     int kind = 0;
@@ -48,14 +52,41 @@ BOTH int columns_bytes(const gpu_call *c) {
     return most;
 }
 
-/* Offsets in shared memory from a 1024-byte aligned address: activations first, which need the alignment. factors: by columns_factors. */
+/* Numbers from a token's sums to the next one's: 4 more than rows, so that lanes meet no conflict of banks. */
+BOTH int columns_stride(int teams) {
+    return teams * COLUMNS_ROWS + 4;
+}
+
+/* Tokens that a group of a cluster writes: every parts-th one. */
+BOTH int columns_own(int tokens, int parts) {
+    return (tokens + parts - 1) / parts;
+}
+
+/* Bytes of the sums that a group is sent, [parts][its tokens][stride]. */
+BOTH int columns_sent_bytes(int tokens, int teams, int parts) {
+    return parts > 1 && tokens <= COLUMNS_SENT ? parts * columns_own(tokens, parts) * columns_stride(teams) * 4 : 0;
+}
+
+/* Offsets in shared memory from a 1024-byte aligned address: activations first, which need the alignment. factors: by columns_factors; sent:
+ * sums, behind a barrier at `arrived` that counts their bytes. */
 typedef struct {
-    int weight_stages, column_stages, weight, weights, tables, bars, teams, factors, bytes; /* weight: of one stage */
+    int weight_stages, column_stages, weight, weights, tables, bars, teams, factors, arrived, sent,
+        bytes; /* weight: of one stage */
 } columns_room;
 
-BOTH columns_room columns_room_of(int tokens, int teams, int chunk_bytes) {
+/* What follows the stages' barriers: `sums` bytes that reuse the stages' memory in the end may reach beyond these. */
+BOTH void columns_room_end(columns_room *r, int sums, int sent) {
+    r->teams = r->bars + 256 > sums ? r->bars + 256 : sums;
+    r->factors = r->teams + COLUMNS_TEAMS * 16;
+    r->arrived = r->factors + COLUMNS_HANDED * 4;
+    r->sent = r->arrived + 16;
+    r->bytes = r->sent + sent + 1024;
+}
+
+BOTH columns_room columns_room_of(int tokens, int teams, int parts, int chunk_bytes) {
     columns_room r;
-    int column = tokens * COLUMNS_K * 2, fixed = teams * 4 * COLUMNS_TABLE + 256, left, sums;
+    int column = tokens * COLUMNS_K * 2, sent = columns_sent_bytes(tokens, teams, parts),
+        fixed = teams * 4 * COLUMNS_TABLE + 256 + sent, left;
     r.weight = teams * 4 * chunk_bytes;
     r.weight_stages = chunk_bytes == TILE_ROWS * COLUMNS_K * 2 ? 9 : 5;
     do
@@ -65,18 +96,15 @@ BOTH columns_room columns_room_of(int tokens, int teams, int chunk_bytes) {
     r.weights = r.column_stages * column;
     r.tables = r.weights + r.weight_stages * r.weight;
     r.bars = r.tables + teams * 4 * COLUMNS_TABLE;
-    sums = tokens * (teams * COLUMNS_ROWS + 4) * 4; /* sums reuse the stages' memory in the end */
-    r.teams = r.bars + 256 > sums ? r.bars + 256 : sums;
-    r.factors = r.teams + COLUMNS_TEAMS * 16;
-    r.bytes = r.factors + COLUMNS_HANDED * 4 + 1024;
+    columns_room_end(&r, tokens * columns_stride(teams) * 4, sent);
     return r;
 }
 
 /* Of a group that converts its part's activations itself, `steps` of 8 tokens, and has all of them in shared memory: as many stages of
  * weights as leave room for a second group, two at least. */
-BOTH columns_room columns_whole_room(int steps, int teams, int chunk_bytes) {
-    columns_room r = columns_room_of(8, teams, chunk_bytes);
-    int column = 8 * COLUMNS_K * 2, sums = 8 * (teams * COLUMNS_ROWS + 4) * 4;
+BOTH columns_room columns_whole_room(int steps, int teams, int parts, int chunk_bytes) {
+    columns_room r = columns_room_of(8, teams, parts, chunk_bytes);
+    int column = 8 * COLUMNS_K * 2;
     r.column_stages = steps;
     r.weight_stages = chunk_bytes == TILE_ROWS * COLUMNS_K * 2 ? 8 : 4;
     while (r.weight_stages > 2 && 2 * (steps * column + r.weight_stages * r.weight) > COLUMNS_SHARED - 16384)
@@ -84,9 +112,7 @@ BOTH columns_room columns_whole_room(int steps, int teams, int chunk_bytes) {
     r.weights = (steps * column + 1023) / 1024 * 1024;
     r.tables = r.weights + r.weight_stages * r.weight;
     r.bars = r.tables + teams * 4 * COLUMNS_TABLE;
-    r.teams = r.bars + 256 > sums ? r.bars + 256 : sums;
-    r.factors = r.teams + COLUMNS_TEAMS * 16;
-    r.bytes = r.factors + COLUMNS_HANDED * 4 + 1024;
+    columns_room_end(&r, 8 * columns_stride(teams) * 4, columns_sent_bytes(8, teams, parts));
     return r;
 }
 
@@ -148,7 +174,7 @@ BOTH int64_t columns_time(const gpu_call *c, columns_cut cut, int units) {
     int all = cut.groups * cut.parts, slots = columns_slots(cut.parts, units), both = 1, rounds, busy;
     int base = kind < 2 ? 360 + 60 * kind : kind == 2 ? 600 : 900, team = kind < 4 ? 260 + 25 * kind : 350;
     int64_t bytes = (int64_t)cut.teams * 4 * columns_bytes(c) * (columns_dense(c) ? 4 : 1), chunk, least;
-    if (all > slots && 2 * columns_room_of(tokens, cut.teams, columns_bytes(c)).bytes < COLUMNS_SHARED &&
+    if (all > slots && 2 * columns_room_of(tokens, cut.teams, cut.parts, columns_bytes(c)).bytes < COLUMNS_SHARED &&
         2 * cut.teams <= COLUMNS_TEAMS)
         both = 2;
     rounds = (all + both * slots - 1) / (both * slots);

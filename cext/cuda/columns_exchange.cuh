@@ -73,7 +73,7 @@ static __device__ __forceinline__ void columns_end(const gpu_call &c, char *shar
     for (int i = 0; i < N / 2; i++)
         to[(i / 4 * 8 + lane % 4 * 2 + i % 2) * stride + i % 4 / 2 * 8] = d[i];
     __syncthreads();
-    columns_finish<HANDS>(c, (const float *)shared, where, stride, 2, 1, 0, now, 0, factors);
+    columns_finish<HANDS>(c, sums_here{(const float *)shared, stride}, where, 2, 1, 0, now, 0, factors);
 }
 
 #endif

@@ -336,5 +336,5 @@ extern "C" __global__ void __launch_bounds__(WARP_THREADS, 1) columns_int8(const
             to[4 * n * STRIDE] = acc[t][n][0], to[4 * n * STRIDE + 8] = acc[t][n][1];
     }
     __syncthreads();
-    columns_finish(c, (const float *)shared, where, STRIDE, TEAMS, 1, 0, w.now, first);
+    columns_finish(c, sums_here{(const float *)shared, STRIDE}, where, TEAMS, 1, 0, w.now, first);
 }

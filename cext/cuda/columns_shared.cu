@@ -148,7 +148,7 @@ template <int N> static __device__ __forceinline__ void columns_shared(const gpu
             to[(i / 4 * 8 + lane % 4 * 2 + i % 2) * stride + i % 4 / 2 * 8] = d[t][i];
     }
     __syncthreads();
-    columns_finish(c, (const float *)shared, where, stride, 2, 1, 0, now, first);
+    columns_finish(c, sums_here{(const float *)shared, stride}, where, 2, 1, 0, now, first);
 }
 
 #define COLUMNS_SHARED_OF(N)                                                                                           \

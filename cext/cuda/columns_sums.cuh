@@ -1,5 +1,8 @@
 /* columns_sums.cuh: epilogue of columns.cu: collects the warps' partial sums in shared memory, adds them over the groups of a
  * cluster in order of their parts of K, and writes the output (plain, with residual, or gated).
+ *
+ * A token is written by one of the cluster's groups. With few tokens (COLUMNS_SENT) the others send their sums to it (st.async), and a barrier
+ * there counts the bytes: so no group waits for one that it needs nothing of. With more, groups meet, it reads theirs, and they meet again.
  */
 #ifndef SATCHEL_CUDA_COLUMNS_SUMS_CUH
 #define SATCHEL_CUDA_COLUMNS_SUMS_CUH
@@ -21,41 +24,102 @@ static __device__ __forceinline__ void leave_sums(float *sums, int stride, int c
     }
 }
 
-/* Rows row to row + 3 of a token's sums, added in the order of the parts. */
-static __device__ __forceinline__ float4 added(const float *sums, int stride, int token, int row, uint32_t parts) {
-    const float *at = sums + token * stride + row;
-    if (!HOPPER || parts == 1)
-        return *(const float4 *)at;
+/* What columns_finish() asks for rows row to row + 3 of a token's sums; own: which of the group's tokens it is. Here: all in this group's memory. */
+struct sums_here {
+    const float *at;
+    int stride;
+    __device__ __forceinline__ float4 operator()(int token, int, int row) const {
+        return *(const float4 *)(at + token * stride + row);
+    }
+};
+
 #if HOPPER
-    const uint32_t address = shared_address(at);
-    float4 v[COLUMNS_PARTS], y = make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (uint32_t i = 0; i < COLUMNS_PARTS; i++)
-        if (i < parts)
-            v[i] = numbers_of(address, i);
-#pragma unroll
-    for (uint32_t i = 0; i < COLUMNS_PARTS; i++)
-        if (i < parts)
-            y.x += v[i].x, y.y += v[i].y, y.z += v[i].z, y.w += v[i].w;
-    return y;
-#endif
+/* Adds a part's sums, in the order of the parts. */
+static __device__ __forceinline__ void add_part(float4 &y, float4 part) {
+    y.x += part.x, y.y += part.y, y.z += part.z, y.w += part.w;
 }
+
+/* In the memory of all groups of a cluster, which have met since they left them and do so again before they end. */
+struct sums_of_cluster {
+    const float *at;
+    int stride;
+    uint32_t parts;
+    __device__ __forceinline__ float4 operator()(int token, int, int row) const {
+        const float *here = at + token * stride + row;
+        if (parts == 1)
+            return *(const float4 *)here;
+        const uint32_t address = shared_address(here);
+        float4 v[COLUMNS_PARTS], y = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (uint32_t i = 0; i < COLUMNS_PARTS; i++)
+            if (i < parts)
+                v[i] = numbers_of(address, i);
+#pragma unroll
+        for (uint32_t i = 0; i < COLUMNS_PARTS; i++)
+            if (i < parts)
+                add_part(y, v[i]);
+        return y;
+    }
+};
+
+/* Sent to the group that writes the token, by itself too: [parts][tokens of a group][stride]. A group that others send to does not end before
+ * all has come, for some thread writes a token and waits. */
+struct sums_sent {
+    const float *at;
+    int stride, tokens;
+    uint32_t parts, arrived;
+    __device__ __forceinline__ float4 operator()(int, int own, int row) const {
+        const float *first = at + own * stride + row;
+        float4 y = make_float4(0, 0, 0, 0);
+        barrier_wait_sent(arrived);
+#pragma unroll
+        for (uint32_t i = 0; i < COLUMNS_PARTS; i++)
+            if (i < parts)
+                add_part(y, *(const float4 *)(first + i * tokens * stride));
+        return y;
+    }
+    /* By one thread: what is sent is counted from now on, or has come already. */
+    __device__ __forceinline__ void expect(int teams, int columns, uint32_t rank) const {
+        barrier_expect(arrived, (columns + parts - 1 - rank) / parts * parts * teams * COLUMNS_ROWS * 4);
+    }
+};
+
+/* Sends a warp's sums. */
+template <int N>
+static __device__ __forceinline__ void send_sums(const sums_sent &s, uint32_t rank, int columns,
+                                                 const float (&d)[N / 2]) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t first =
+        shared_address(s.at) + 4 * ((int)rank * s.tokens * s.stride + threadIdx.x / 32 * TILE_ROWS + lane / 4);
+#pragma unroll
+    for (int i = 0; i < N / 8; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const uint32_t token = 8 * i + lane % 4 * 2 + j, own = token / s.parts, owner = token - own * s.parts;
+            const uint32_t to = shared_of(first + 4 * own * s.stride, owner), barrier = shared_of(s.arrived, owner);
+            if ((int)token < columns) {
+                send_4(to, __float_as_uint(d[4 * i + j]), barrier);
+                send_4(to + 32, __float_as_uint(d[4 * i + j + 2]), barrier);
+            }
+        }
+}
+#endif
 
 static __device__ __forceinline__ float gated_by(float gate, float up) {
     return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
-/* Writes this group's tokens, every parts-th one. A thread writes four rows of a token. first: the token that the sums' first is; factors:
- * of each token, by columns_factors, or nullptr. HANDS: whether the kernel takes and hands over activations; the code for it costs the others
+/* Writes this group's tokens, every parts-th one. A thread writes four rows of a token. sums: one of the above; first: the token that the sums'
+ * first is; factors: of each token, by columns_factors, or nullptr. HANDS: whether the kernel takes and hands over activations; the code for it costs the others
  * 1 % of a step. */
-template <bool HANDS = false>
-static __device__ __forceinline__ void columns_finish(const gpu_call &c, const float *sums, const team_rows *where,
-                                                      int stride, int teams, uint32_t parts, uint32_t rank, int columns,
+template <bool HANDS = false, class SUMS>
+static __device__ __forceinline__ void columns_finish(const gpu_call &c, const SUMS &sums, const team_rows *where,
+                                                      int teams, uint32_t parts, uint32_t rank, int columns,
                                                       int first = 0, const float *factors = nullptr) {
     const bool gated = c.mode & PRODUCT_GATED, whole = (c.v[0].data | c.v[0].stride) % 16 == 0;
     const int rows = gated ? teams * (COLUMNS_ROWS / 2) : teams * COLUMNS_ROWS, shift = __ffs(rows / 4) - 1;
     for (int i = threadIdx.x;; i += blockDim.x) {
-        const int token = (i >> shift) * (int)parts + (int)rank, row = (i & ((1 << shift) - 1)) * 4,
+        const int own = i >> shift, token = own * (int)parts + (int)rank, row = (i & ((1 << shift) - 1)) * 4,
                   in = row % COLUMNS_ROWS;
         if (token >= columns)
             break;
@@ -71,11 +135,11 @@ static __device__ __forceinline__ void columns_finish(const gpu_call &c, const f
             for (int e = 0; e < 4; e++)
                 more[e] = e < left ? from[e] : 0.0f;
         }
-        const float4 y = added(sums, stride, token, row, parts);
+        const float4 y = sums(token, own, row);
         const float factor = HANDS && factors ? factors[token] : 1.0f;
         v[0] = y.x * factor, v[1] = y.y * factor, v[2] = y.z * factor, v[3] = y.w * factor;
         if (gated) {
-            const float4 up = added(sums, stride, token, row + rows, parts);
+            const float4 up = sums(token, own, row + rows);
             const float ups[4] = {up.x * factor, up.y * factor, up.z * factor, up.w * factor};
 #pragma unroll
             for (int e = 0; e < 4; e++)

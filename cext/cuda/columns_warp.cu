@@ -107,7 +107,7 @@ template <int N, int TILES> static __device__ __forceinline__ void columns_warp(
             to[(i / 4 * 8 + lane % 4 * 2 + i % 2) * stride + i % 4 / 2 * 8] = d[t][i];
     }
     __syncthreads();
-    columns_finish(c, (const float *)shared, where, stride, TEAMS, 1, 0, now, first);
+    columns_finish(c, sums_here{(const float *)shared, stride}, where, TEAMS, 1, 0, now, first);
 }
 
 #define COLUMNS_WARP(N, TILES)                                                                                         \

@@ -29,7 +29,8 @@ static gpu_call product(int tokens, int k, int mode, const int *rows, const int 
 static void one_cut(const gpu_call *c, int weights) {
     const int tokens = 8 << columns_kind(c->v[0].shape[0]), gated = c->mode & PRODUCT_GATED ? 1 : 0;
     const columns_cut cut = columns_cut_of(c, MULTIPROCESSORS);
-    const columns_room r = columns_room_of(tokens, cut.teams, columns_bytes(c));
+    const columns_room r = columns_room_of(tokens, cut.teams, cut.parts, columns_bytes(c));
+    const int sent = columns_sent_bytes(tokens, cut.teams, cut.parts);
     int blocks = 0, good;
     for (int i = 0; i < (gated ? 1 : weights); i++)
         blocks += columns_blocks(&c->v[2 + i]);
@@ -41,7 +42,10 @@ static void one_cut(const gpu_call *c, int weights) {
            16 * r.column_stages <= BARRIERS;
     good = good && r.weights >= r.column_stages * tokens * 128 && r.tables - r.weights >= r.weight_stages * r.weight;
     good = good && r.bars >= r.tables + 4 * cut.teams * COLUMNS_TABLE && r.teams >= r.bars + 2 * BARRIERS;
-    good = good && r.teams >= tokens * (cut.teams * COLUMNS_ROWS + 4) * 4 && r.teams % 16 == 0 && r.bytes <= SHARED;
+    good = good && r.teams >= tokens * columns_stride(cut.teams) * 4 && r.teams % 16 == 0 && r.bytes <= SHARED;
+    good = good && r.arrived % 8 == 0 && r.sent >= r.arrived + 8 && r.sent % 16 == 0 && r.bytes >= r.sent + sent;
+    good = good && !sent == !(cut.parts > 1 && tokens <= COLUMNS_SENT) &&
+           sent >= (sent ? tokens * columns_stride(cut.teams) * 4 : 0);
     CHECK(good, "%d columns, K %d, mode %u, %d blocks of %d bytes: %d teams, %d parts, %d groups, %d bytes",
           c->v[0].shape[0], c->v[1].shape[1], c->mode, blocks, columns_bytes(c), cut.teams, cut.parts, cut.groups,
           r.bytes);
