@@ -13,6 +13,7 @@ import pytest
 from devices import skip_without
 from gpus import GPUS
 from tiny_file import write_model
+from waiting import until
 
 from satchel.runtime.api.model import Model
 from satchel.runtime.device.libraries import find_backend
@@ -128,7 +129,10 @@ def test_closing_gives_all_memory_back(gpu: str, tmp_path: Path) -> None:
         with find_backend(gpu).open() as device:
             return device.info().memory_free
 
+    def gives_back() -> bool:
+        before = free()
+        logits(path, gpu)
+        return free() >= before
+
     logits(path, gpu)  # the driver keeps what it needs for itself after the first use
-    before = free()
-    logits(path, gpu)
-    assert free() >= before
+    until(gives_back, "a closed model's memory is free")  # other processes take memory of a card in between
