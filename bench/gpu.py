@@ -164,17 +164,23 @@ def batched(model: Path, runtimes: Runtimes, batches: Sequence[int]) -> Iterator
 def streamed(
     model: Path, runtimes: Runtimes, service: Sequence[int], http: Sequence[int]
 ) -> Iterator[StreamSpeed]:
-    """Speeds of many streams through the service and over HTTP, beside the bench's loop."""
-    lists = ["--service", ",".join(map(str, service)) or "0", "--http", ",".join(map(str, http)) or "0"]
+    """Speeds of many streams through the service and over HTTP, beside the bench's loop. Where one of these
+    fails, the others are measured all the same.
+    """
     how = ["--device", runtimes.device, "--repeats", str(runtimes.repeats), "--step", str(runtimes.step)]
-    found = answer_of([sys.executable, str(STREAMS), str(model), *how, *lists], f"streams of {model.name}")
-    known = {(r["way"], r["streams"]): r["tokens_per_second"] for r in found or []}
+    known = dict[tuple[str, int], float]()
+    for way, other, asked in (("service", "http", service), ("http", "service", http)):
+        if asked:
+            command = [sys.executable, str(STREAMS), str(model), *how, f"--{other}", "0"]
+            command += [f"--{way}", ",".join(map(str, asked))]
+            rows = answer_of(command, f"streams of {model.name} by {way}") or []
+            known |= {(way, row["streams"]): row["tokens_per_second"] for row in rows}
     counts = sorted({*service, *http})
     words = ["-npp", str(PROMPT_OF_STREAM), "-ntg", str(ANSWER_OF_STREAM), "-npl", ",".join(map(str, counts))]
     loop = {row["pl"]: row["speed_tg"] for row in ours(model, runtimes, *words) or []}
     for n in counts:
         yield StreamSpeed(
-            model.stem, n, loop.get(n, 0), known.get(("service", n), 0), known.get(("HTTP", n), 0)
+            model.stem, n, loop.get(n, 0), known.get(("service", n), 0), known.get(("http", n), 0)
         )
 
 

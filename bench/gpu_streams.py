@@ -102,7 +102,7 @@ def http_rows(model: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
         process.ready("/readyz")
         server = LoadTarget(process.url, first_model(LoadTarget(process.url)))
         return [
-            row("HTTP", n, [over_http(server, n, i) for i in range(options.repeats + 1)])
+            row("http", n, [over_http(server, n, i) for i in range(options.repeats + 1)])
             for n in options.http
         ]
 

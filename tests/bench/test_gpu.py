@@ -43,8 +43,8 @@ def test_a_streams_tokens_are_timed_when_they_come() -> None:
 
 
 def test_a_row_leaves_out_the_run_that_compiles() -> None:
-    assert gpu_streams.row("HTTP", 8, [1.0, 30.0, 10.0, 20.0]) == {
-        "way": "HTTP",
+    assert gpu_streams.row("http", 8, [1.0, 30.0, 10.0, 20.0]) == {
+        "way": "http",
         "streams": 8,
         "tokens_per_second": 20.0,
         "samples": [30.0, 10.0, 20.0],
@@ -56,23 +56,29 @@ def test_rows_have_ratios_to_the_loop() -> None:
     assert gpu.StreamSpeed("m", 64, 0, 1500.0, 30.0).row == "| m | 64 | - | 1,500 | - | 30 | - |"
 
 
-def test_streams_are_measured_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answers", [True, False], ids=["", "no server"])
+def test_streams_are_measured_beside_the_loop(answers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
+    speeds = {"service": {64: 900, 128: 1800}, "http": {128: 1000}}
 
     def answer_of(command: list[str], what: str) -> Any:
         asked.append(command)
-        if str(gpu.STREAMS) in command:
-            speeds = (("service", 64, 900), ("service", 128, 1800), ("HTTP", 128, 1000))
-            return [{"way": w, "streams": n, "tokens_per_second": s} for w, n, s in speeds]
-        return [{"pl": 64, "speed_tg": 1000}, {"pl": 128, "speed_tg": 2000}]
+        if str(gpu.STREAMS) not in command:
+            return [{"pl": 64, "speed_tg": 1000}, {"pl": 128, "speed_tg": 2000}]
+        (way,) = (way for way in speeds if command[command.index(f"--{way}") + 1] != "0")
+        if way == "http" and not answers:
+            return None
+        counts = map(int, command[command.index(f"--{way}") + 1].split(","))
+        return [{"way": way, "streams": n, "tokens_per_second": speeds[way][n]} for n in counts]
 
     monkeypatch.setattr(gpu, "answer_of", answer_of)
     runtimes = gpu.Runtimes("cuda:1", "", "", 3, 512, "fast")
     found = list(gpu.streamed(Path("a/m.gguf"), runtimes, [64, 128], [128]))
-    assert found == [gpu.StreamSpeed("m", 64, 1000, 900, 0), gpu.StreamSpeed("m", 128, 2000, 1800, 1000)]
-    sizes = dict(zip(asked[1], asked[1][1:], strict=False))
+    http = 1000 if answers else 0
+    assert found == [gpu.StreamSpeed("m", 64, 1000, 900, 0), gpu.StreamSpeed("m", 128, 2000, 1800, http)]
+    sizes = dict(zip(asked[-1], asked[-1][1:], strict=False))
     assert (sizes["-npp"], sizes["-ntg"]) == (str(gpu_streams.PROMPT), str(gpu_streams.ANSWER))
-    assert sizes["-npl"] == "64,128" and "cuda:1" in asked[0] and "512" in asked[0]
+    assert sizes["-npl"] == "64,128" and all("cuda:1" in one and "512" in one for one in asked)
 
 
 def test_what_could_not_be_measured_is_an_error(

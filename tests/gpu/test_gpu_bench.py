@@ -35,7 +35,7 @@ def test_many_streams_of_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[st
     )
     assert [r["pl"] for r in loop] == [64, 128]
     found = gpu_streams.service_rows(path, options) + gpu_streams.http_rows(path, options)
-    assert [(r["way"], r["streams"]) for r in found] == [("service", 64), ("service", 128), ("HTTP", 128)]
+    assert [(r["way"], r["streams"]) for r in found] == [("service", 64), ("service", 128), ("http", 128)]
     assert all(len(r["samples"]) == 2 and r["tokens_per_second"] > 0 for r in found)
     with capsys.disabled():
         loops = [(r["pl"], r["speed_tg"], r["deviation_tg"]) for r in loop]
