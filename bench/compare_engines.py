@@ -108,11 +108,8 @@ class SatchelEngine:
 
         row, costs, n, total = self.row, CostModel(self.model.engine), self.row.sequences, 0.0
         for at in range(row.depth + row.prompt, row.depth + row.prompt + row.generate):
-            together, alone = TokenSpan(n, at, n), TokenSpan(1, at)
-            steps = costs.plan(self.model.engine.program(n, n).plan, together)
+            steps = costs.plan(self.model.engine.program(n, n).plan, TokenSpan(1, at, sequences=n))
             total += sum(cost.bytes for _, cost in steps)
-            for attention in costs.attention.values():
-                total += n * attention.cost(alone).bytes - attention.cost(together).bytes
         return total / max(1, row.generate * n)
 
     def timed(self, row: Row) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from satchel.cli.console import note
@@ -86,6 +87,12 @@ class BatchedOptions:
         prompts, generated = numbers("-npp", self.npp or "512", 1), numbers("-ntg", self.ntg or "128", 1)
         return prompts, generated, numbers("-npl", self.npl, 1)
 
+    def tests(self) -> list[Test]:
+        """The answers of these sequences, behind their prompts."""
+        from satchel.runtime.tasks.bench import Test
+
+        return [Test(0, tg, pp, pl) for pp, tg, pl in product(*self.counts())]
+
 
 @with_options
 def bench(
@@ -109,7 +116,9 @@ def bench(
     server: UrlOptions,
     output: Annotated[str, option("-o", "--output", help="md, json, jsonl or csv.")] = "md",
     no_warmup: Annotated[bool, option("--no-warmup", help="Measure without what runs before.")] = False,
-    profile: Annotated[bool, option("--profile", help="Print the time of each op.")] = False,
+    profile: Annotated[
+        bool, option("--profile", help="Print the time of each op; with -npl, of the answers.")
+    ] = False,
     share: Annotated[
         bool, option("--share", help="Print a block to paste elsewhere: machine, model, figures.")
     ] = False,
@@ -131,12 +140,10 @@ def bench(
         for path in (map(model_file, model) if model else [default_model()])
         for count in numbers("-t", threads, 0)
     ]
-    if batch.npl and profile:
-        raise wrong("--profile", "expected -p, -n or -pg beside it, got -npl")
-    if batch.npl:
+    if profile:
+        profiled(runs, batch.tests() if batch.npl else test.tests(), repeats, output)
+    elif batch.npl:
         batched(runs, batch.counts(), repeats, output, not no_warmup, share)
-    elif profile:
-        profiled(runs, test.tests(), repeats, output)
     else:
         single(runs, test.tests(), repeats, output, not no_warmup, share)
     return 0
@@ -259,7 +266,10 @@ def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: 
 
     write = None if output == "md" else writer(output, ())
     for options in runs:
-        with opened(options, context=max(t.context for t in tests), profile=True) as model:
+        room: LoadKwargs = {"context": max(t.context for t in tests), "profile": True}
+        if any(t.sequences > 1 for t in tests):
+            room["slots"] = max(t.sequences for t in tests)
+        with opened(options, **room) as model:
             about, runner = describe(model), Runner(model.engine, model.arch.vocab)
             limits = measured(model, about)
             for test in tests:

@@ -23,11 +23,12 @@ NAMES = {f.id: f.name for f in FORMATS.values()}
 
 @dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """One sequence's part of a step."""
+    """One sequence's part of a step, or that of several sequences alike."""
 
     tokens: int
     start: int  # position of the first of them
     rows: int = 1  # how many of them are sampled
+    sequences: int = 1
 
 
 @dataclass(slots=True)
@@ -104,10 +105,11 @@ class CostModel:
         step = segment.steps[i]
         made_by = OPS[step.op]
         if made_by.attends:
-            return self.attention[step.label].cost(span)
+            return self.attention[step.label].cost(span).times(span.sequences)
         first, n_in = int(segment.step_table["view"][i]), int(segment.step_table["n_in"][i])
         views = segment.view_table[first : first + 1 + n_in]
-        count, most = (span.rows, bucket.rows) if views["count"][0] == ROWS else (span.tokens, bucket.tokens)
+        own, most = (span.rows, bucket.rows) if views["count"][0] == ROWS else (span.tokens, bucket.tokens)
+        count = own * span.sequences
         if not count:
             return PlanCost()
         if made_by.gathers:

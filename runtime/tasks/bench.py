@@ -23,6 +23,7 @@ from satchel.runtime.device.peaks import DevicePeaks
 from satchel.runtime.engine.batch_entry import LAST, BatchEntry
 from satchel.runtime.engine.engine import Engine, Launched
 from satchel.runtime.engine.host_sampling import drawn
+from satchel.runtime.engine.program import Program
 from satchel.runtime.sampling import GREEDY
 
 WARM_UP = 3  # steps of a prompt, and of decoding, before a test is timed
@@ -37,25 +38,29 @@ def deviation(samples: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """A test."""
+    """A test. One of several sequences has no prompt: they decode together."""
 
     prompt: int  # tokens of the prompt
     generate: int  # tokens that are then decoded one by one
     depth: int = 0  # tokens in the cache before
+    sequences: int = 1  # at a time, each with so many tokens
 
     @property
     def name(self) -> str:
-        """llama-bench's name: pp512, tg128, pp512+tg128, with a suffix such as @ d4096."""
+        """llama-bench's name: pp512, tg128, pp512+tg128, with suffixes such as x16 and @ d4096."""
         parts = [f"{kind}{n}" for kind, n in (("pp", self.prompt), ("tg", self.generate)) if n]
-        return "+".join(parts) + (f" @ d{self.depth}" if self.depth else "")
+        beside = f" x{self.sequences}" if self.sequences > 1 else ""
+        return "+".join(parts) + beside + (f" @ d{self.depth}" if self.depth else "")
 
     @property
     def tokens(self) -> int:
-        return self.prompt + self.generate
+        """Of all sequences."""
+        return (self.prompt + self.generate) * self.sequences
 
     @property
     def context(self) -> int:
-        return self.tokens + self.depth
+        """Positions of a sequence."""
+        return self.prompt + self.generate + self.depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,12 @@ def steps_of(test: Test, batch: int) -> Iterator[TokenSpan]:
         at += n
         yield TokenSpan(n, at - n, int(at == end))
     for i in range(test.generate):
-        yield TokenSpan(1, end + i)
+        yield TokenSpan(1, end + i, sequences=test.sequences)
+
+
+def program_of(engine: Engine, span: TokenSpan) -> Program:
+    """The program that computes a step."""
+    return engine.program(span.tokens * span.sequences, span.sequences)
 
 
 def cost_of(engine: Engine, test: Test) -> PlanCost:
@@ -118,7 +128,7 @@ def cost_by_device(engine: Engine, test: Test) -> dict[str, PlanCost]:
     """Bytes and multiply-adds of a test on each of the model's devices."""
     costs, found = CostModel(engine), {name: PlanCost() for name in engine.devices}
     for span in steps_of(test, engine.batch):
-        for device, cost in costs.plan(engine.program(span.tokens, 1).plan, span):
+        for device, cost in costs.plan(program_of(engine, span).plan, span):
             found.setdefault(device, PlanCost()).add(cost)
     return found
 
@@ -196,14 +206,14 @@ class Runner:
 
     def once(self, test: Test) -> tuple[float, float]:
         """Seconds of one run, and of its C calls."""
-        self.fresh(depth=test.depth)
+        self.fresh(test.sequences, test.depth)
         return self.timed(test)
 
     def timed(self, test: Test) -> tuple[float, float]:
         """The same, with the test's depth already in the cache."""
-        ids, inside = [self.random(test.prompt or 1)], self.engine.timing.inside
+        ids, inside = self.random(test.prompt or test.sequences), self.engine.timing.inside
         started = time.perf_counter()
-        first = prefill(self.engine, ids) if test.prompt else ids[0]
+        first = prefill(self.engine, [ids]) if test.prompt else ids
         decode(self.engine, first, test.generate)
         return time.perf_counter() - started, self.engine.timing.inside - inside
 

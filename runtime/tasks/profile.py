@@ -14,7 +14,7 @@ from satchel.runtime.compiler.cost import CostModel, PlanCost, TokenSpan
 from satchel.runtime.device.peaks import DevicePeaks
 from satchel.runtime.engine.program import Program
 from satchel.runtime.plan import PlanStep
-from satchel.runtime.tasks.bench import Runner, Test, steps_of
+from satchel.runtime.tasks.bench import Runner, Test, program_of, steps_of
 
 LAYER = re.compile(r"\b(blk|k|v)\.\d+\b")
 
@@ -96,11 +96,11 @@ def profile(runner: Runner, test: Test, repeats: int) -> Profile:
     runner.check(test)
     runner.once(test)
     engine = runner.engine
-    runs = [(engine.program(f.tokens, 1), f) for f in steps_of(test, engine.batch)]
+    runs = [(program_of(engine, span), span) for span in steps_of(test, engine.batch)]
     programs = list({id(p): p for p, _ in runs}.values())
     found = Profile(test, {}, 0.0, 0.0, test.tokens * repeats, len(runs) * repeats)
     for _ in range(repeats):
-        runner.fresh(depth=test.depth)
+        runner.fresh(test.sequences, test.depth)
         before = [p.times() for p in programs]
         whole, inside = runner.timed(test)
         found.whole, found.inside = found.whole + whole, found.inside + inside

@@ -295,7 +295,7 @@ def test_a_command_line_to_paste(words: list[str], shown: str) -> None:
         ["-t", "-2"],
         ["-npp", "5"],
         ["-npl", "0"],
-        ["-npl", "2", "--profile"],
+        ["-npl", "0", "--profile"],
         ["-ngl", "many"],
         ["-ctk", "q5_1"],
     ],

@@ -92,6 +92,30 @@ def test_layers_are_one_row(model: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @needs_cpu
+def test_answers_of_several_sequences(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They share a step and its weights; each has its own products and its own past."""
+    rows: Rows = json.loads(
+        profile(model, capsys, "-npl", "1,3", "-npp", 5, "-ntg", "2,4", "-ub", 8, "-o", "json")
+    )
+    assert list(dict.fromkeys(r["test"] for r in rows)) == [
+        "tg2 @ d5",
+        "tg2 x3 @ d5",
+        "tg4 @ d5",
+        "tg4 x3 @ d5",
+    ]
+    one, three = (
+        {(r["op"], r["weights"]): r for r in rows if r["test"] == test and r["part"] == "weights"}
+        for test in ("tg4 @ d5", "tg4 x3 @ d5")
+    )
+    down = "linear_add", "blk.*.ffn_down"
+    assert three[down]["macs_per_token"] == one[down]["macs_per_token"]
+    for shared in ("bytes_per_token", "calls_per_token"):
+        assert three[down][shared] == pytest.approx(one[down][shared] / 3)
+    for own in ("macs_per_token", "bytes_per_token"):
+        assert three["attention", ""][own] == pytest.approx(one["attention", ""][own])
+
+
+@needs_cpu
 def test_tables_for_people(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = profile(model, capsys, "-p", 5, "-n", 2)
     assert next(line for line in text.splitlines() if line.startswith("## ")).endswith("2 threads: pp5")
