@@ -20,7 +20,6 @@ Prints, for each table of costs and cost of drafting, the best chain and the bes
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,9 +27,9 @@ from pathlib import Path
 
 from draft_costs import TABLES, StepCosts, Tally, read_costs, write_results
 from number_lists import numbers
+from one_line import errors_in_one_line
 from speculation import CONTEXT, TASKS, ask
 
-from satchel.errors import SatchelError
 from satchel.runtime.api.model import Model
 from satchel.runtime.sampling import GREEDY
 from satchel.store.resolve import default_model
@@ -160,7 +159,5 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with errors_in_one_line():
         main()
-    except SatchelError as e:
-        sys.exit(f"{sys.argv[0]}: {e}")

@@ -18,15 +18,15 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from draft_costs import TABLES, StepCosts, Tally, read_costs, write_results
 from draft_tasks import Example, articles, own_examples, recorded, stories
+from one_line import errors_in_one_line
 
-from satchel.errors import RequestError, SatchelError
+from satchel.errors import RequestError
 from satchel.formats.gguf import open_gguf
 from satchel.formats.tokenizer import Tokenizer, build_tokenizer
 from satchel.runtime.engine.generate_request import GenerateRequest
@@ -212,7 +212,5 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with errors_in_one_line():
         main()
-    except SatchelError as e:
-        sys.exit(f"{sys.argv[0]}: {e}")

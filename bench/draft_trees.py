@@ -18,7 +18,6 @@ and the right ones among them are the accepted tokens.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,8 +25,8 @@ from typing import NamedTuple
 from draft_costs import StepCosts, Tally, read_costs, write_results
 from draft_replay import Encoded, examples_by_task, parser_of, replay
 from number_lists import numbers
+from one_line import errors_in_one_line
 
-from satchel.errors import SatchelError
 from satchel.runtime.speculation import Speculation
 from satchel.runtime.speculative.acceptance import FIRST, LEAST, Acceptance, evidence
 from satchel.runtime.speculative.length import wanted_gain
@@ -258,7 +257,5 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with errors_in_one_line():
         main()
-    except SatchelError as e:
-        sys.exit(f"{sys.argv[0]}: {e}")

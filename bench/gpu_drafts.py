@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -24,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 from number_lists import numbers
+from one_line import errors_in_one_line
 
-from satchel.errors import SatchelError
 from satchel.runtime.api.model import Model
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.sampling import GREEDY
@@ -137,7 +136,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with errors_in_one_line():
         main()
-    except SatchelError as e:
-        sys.exit(f"{sys.argv[0]}: {e}")

@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 from number_lists import numbers
+from one_line import errors_in_one_line
 from serving_process import Process
 
 from satchel.cli.load.drive import Bounds, LoadTarget, first_model
 from satchel.cli.load.processes import MadeUpLoad, processes_for, run_load
 from satchel.cli.load.requests import LoadShape
-from satchel.errors import RequestError, SatchelError
+from satchel.errors import RequestError
 from satchel.runtime.api.model import Model
 from satchel.runtime.engine.generate_request import GenerateRequest
 from satchel.runtime.engine.request_handle import RequestHandle
@@ -134,13 +135,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--step", type=int, default=0)
     options = parser.parse_args()
-    try:
-        found = service_rows(options.model, options) if options.service else []
-        found += http_rows(options.model, options) if options.http else []
-    except SatchelError as error:
-        sys.exit(f"gpu_streams: {error}")
+    found = service_rows(options.model, options) if options.service else []
+    found += http_rows(options.model, options) if options.http else []
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from satchel.errors import SatchelError
+from one_line import errors_in_one_line
+
 from satchel.runtime.api.model import Model
 from satchel.runtime.engine.batch_entry import BatchEntry
 from satchel.runtime.engine.engine import Launched
@@ -133,10 +133,7 @@ def main() -> None:
     parser.add_argument(
         "--deterministic", action="store_true", help="with kernels of which a row's bits depend on it alone"
     )
-    try:
-        compare_all(parser.parse_args())
-    except SatchelError as error:
-        sys.exit(f"host_rows: {error}")
+    compare_all(parser.parse_args())
 
 
 def compare_all(o: argparse.Namespace) -> None:
@@ -151,4 +148,5 @@ def compare_all(o: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

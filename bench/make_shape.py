@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,9 +27,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from one_line import errors_in_one_line
 from shapes import SHAPES, DeltaNet, Latent, Mixture, Shape
 
-from satchel.errors import RequestError, SatchelError
+from satchel.errors import RequestError
 from satchel.formats.gguf import TensorSource, open_gguf
 from satchel.formats.gguf.writer import FileLayout, lay_out
 from satchel.quant import FORMATS
@@ -418,11 +418,9 @@ def main() -> None:
     parser.add_argument("--narrow", default="", help="format of rows that are no multiple of 256")
     parser.add_argument("--seed", type=int, default=0)
     o = parser.parse_args()
-    try:
-        print(make(o.shape, o.type, o.out, o.narrow, o.seed, o.layers, o.vocab))
-    except SatchelError as error:
-        sys.exit(f"make_shape: {error}")
+    print(make(o.shape, o.type, o.out, o.narrow, o.seed, o.layers, o.vocab))
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

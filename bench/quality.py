@@ -24,8 +24,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+from one_line import errors_in_one_line
+
 from satchel.cli.commands.perplexity import begin, read_text
-from satchel.errors import RequestError, SatchelError
+from satchel.errors import RequestError
 from satchel.formats.gguf import GGUF, TensorSource, open_gguf, write_gguf
 from satchel.formats.imatrix import Importance, Origin, open_importance, write_importance
 from satchel.formats.logits import open_logits
@@ -214,7 +216,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
+    with errors_in_one_line():
         sys.exit(main())
-    except SatchelError as error:
-        sys.exit(str(error))
