@@ -392,7 +392,7 @@ template <int N> static __device__ __forceinline__ void columns_half(const gpu_c
         }
     }
     __syncthreads(); /* all has been read: the sums reuse the memory */
-    const int stride = teams * COLUMNS_ROWS + 4;
+    const int stride = columns_stride(teams);
     if (warp < warps)
         half_leave<N>((float *)memory + turn * N * stride + tile * TILE_ROWS, stride, now, d);
     __syncthreads();

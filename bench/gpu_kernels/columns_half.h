@@ -58,7 +58,7 @@ BOTH half_room half_room_of(int columns, int chunks, int warps, int teams, int c
     half_room r;
     int turns = half_turns(warps, teams), all;
     /* Sums of each turn, which reuse the memory of all before the barriers in the end. */
-    int sums = turns * columns * (teams * COLUMNS_ROWS + 4) * 4;
+    int sums = turns * columns * columns_stride(teams) * 4;
     r.weight = teams * 4 * chunk_bytes;
     r.weights = chunks * half_chunk_bytes(columns);
     all = (COLUMNS_SHARED - HALF_BARS - r.weights) / r.weight;

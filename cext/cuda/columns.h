@@ -52,9 +52,12 @@ BOTH int columns_bytes(const gpu_call *c) {
     return most;
 }
 
-/* Numbers from a token's sums to the next one's: 4 more than rows, so that lanes meet no conflict of banks. */
+/* Numbers between a token's sums and the next one's in shared memory, so that lanes meet no conflict of banks. */
+enum { COLUMNS_PAD = 4 };
+
+/* From a token's sums to the next one's. */
 BOTH int columns_stride(int teams) {
-    return teams * COLUMNS_ROWS + 4;
+    return teams * COLUMNS_ROWS + COLUMNS_PAD;
 }
 
 /* Tokens that a group of a cluster writes: every parts-th one. */

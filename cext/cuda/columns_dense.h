@@ -12,7 +12,7 @@ enum {
 
 /* Bytes of a group's memory: stages of activations, then of weights. The sums reuse it in the end. */
 BOTH int columns_dense_bytes(int columns) {
-    int stages = DENSE_STEPS * (columns * COLUMNS_K * 2 + DENSE_STEP), sums = columns * (DENSE_ROWS + 4) * 4;
+    int stages = DENSE_STEPS * (columns * COLUMNS_K * 2 + DENSE_STEP), sums = columns * (DENSE_ROWS + COLUMNS_PAD) * 4;
     return stages > sums ? stages : sums;
 }
 

@@ -63,7 +63,7 @@ static __device__ __forceinline__ bool columns_exchange(const gpu_call &c, int g
 template <int N, bool HANDS = false>
 static __device__ __forceinline__ void columns_end(const gpu_call &c, char *shared, const team_rows *where, int now,
                                                    float (&d)[N / 2], const float *factors = nullptr) {
-    constexpr int stride = WARP_WARPS * TILE_ROWS + 4;
+    constexpr int stride = WARP_WARPS * TILE_ROWS + COLUMNS_PAD;
     const int lane = threadIdx.x % 32;
     float *to = (float *)shared + threadIdx.x / 32 * TILE_ROWS + lane / 4;
     if (gridDim.y > 1 && !columns_exchange(c, blockIdx.x, gridDim.x, d, columns_scratch(&c)))

@@ -276,7 +276,7 @@ static __device__ __forceinline__ int int8_kind(int format) {
 
 extern "C" __global__ void __launch_bounds__(WARP_THREADS, 1) columns_int8(const __grid_constant__ gpu_call c) {
     extern __shared__ __align__(128) char shared[];
-    constexpr int TEAMS = INT8_TILES * WARP_WARPS / 4, STRIDE = INT8_TILES * WARP_WARPS * TILE_ROWS + 4;
+    constexpr int TEAMS = INT8_TILES * WARP_WARPS / 4, STRIDE = INT8_TILES * WARP_WARPS * TILE_ROWS + COLUMNS_PAD;
     __shared__ team_rows where[TEAMS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, chunks = packed_chunks(&c.v[1]), parts = gridDim.y;
     const int blocks = (c.v[0].shape[0] + INT8_COLUMNS - 1) / INT8_COLUMNS, first = blockIdx.x % blocks * INT8_COLUMNS;

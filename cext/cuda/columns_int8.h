@@ -23,7 +23,8 @@ typedef struct {
 
 BOTH int8_room int8_room_of(int chunk_bytes) {
     int8_room r;
-    int sums = INT8_COLUMNS * (INT8_TILES * WARP_WARPS * TILE_ROWS + 4) * 4; /* they reuse the memory in the end */
+    int sums =
+        INT8_COLUMNS * (INT8_TILES * WARP_WARPS * TILE_ROWS + COLUMNS_PAD) * 4; /* they reuse the memory in the end */
     r.weight = INT8_TILES * WARP_WARPS * chunk_bytes;
     r.weights = INT8_STAGES * BATCH_ACTS;
     r.bytes = r.weights + r.weight;

@@ -139,7 +139,7 @@ template <int N> static __device__ __forceinline__ void columns_shared(const gpu
         !columns_exchange(c, blockIdx.x, gridDim.x, *(float (*)[SHARED_TILES * OWN / 2]) d, columns_scratch(&c)))
         return;
     __syncthreads(); /* the stages have been read: the sums reuse their memory */
-    constexpr int stride = SHARED_ROWS + 4;
+    constexpr int stride = SHARED_ROWS + COLUMNS_PAD;
 #pragma unroll
     for (int t = 0; t < SHARED_TILES; t++) {
         float *to = (float *)shared + column * stride + (half + t) * TILE_ROWS + lane / 4;

@@ -23,7 +23,7 @@ typedef struct {
 
 BOTH shared_room shared_room_of(int columns, int chunk_bytes) {
     shared_room r;
-    int sums = columns * (SHARED_ROWS + 4) * 4; /* they reuse the stages' memory in the end */
+    int sums = columns * (SHARED_ROWS + COLUMNS_PAD) * 4; /* they reuse the stages' memory in the end */
     r.weight = WARP_WARPS * chunk_bytes;
     r.weights = SHARED_STEPS(columns) * columns * COLUMNS_K * 2;
     r.operands = r.weights + SHARED_CHUNKS * r.weight;

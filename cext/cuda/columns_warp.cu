@@ -98,7 +98,7 @@ template <int N, int TILES> static __device__ __forceinline__ void columns_warp(
     if (parts > 1 && !columns_exchange(c, blockIdx.x, gridDim.x, *(float (*)[TILES * N / 2]) d, columns_scratch(&c)))
         return;
     __syncthreads(); /* the stages have been read: the sums reuse their memory */
-    constexpr int stride = TEAMS * COLUMNS_ROWS + 4;
+    constexpr int stride = TEAMS * COLUMNS_ROWS + COLUMNS_PAD;
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
         float *to = (float *)shared + (warp * TILES + t) * TILE_ROWS + lane / 4;

@@ -25,7 +25,8 @@ typedef struct {
 
 BOTH warp_room warp_room_staged(int stages, int columns, int tiles, int chunk_bytes) {
     warp_room r;
-    int sums = columns * (tiles * WARP_WARPS * TILE_ROWS + 4) * 4; /* they reuse the stages' memory in the end */
+    int sums =
+        columns * (tiles * WARP_WARPS * TILE_ROWS + COLUMNS_PAD) * 4; /* they reuse the stages' memory in the end */
     r.stages = stages;
     r.weight = WARP_WARPS * tiles * chunk_bytes;
     r.weights = WARP_STEPS * columns * COLUMNS_K * 2;
