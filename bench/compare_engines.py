@@ -104,13 +104,10 @@ class SatchelEngine:
 
     def bytes_per_token(self) -> float:
         """Bytes read per decoded token: all sequences share a step's weights, each has its own cache."""
-        from satchel.runtime.compiler.cost import CostModel, TokenSpan
+        from satchel.runtime.tasks.bench import Test, cost_of
 
-        row, costs, n, total = self.row, CostModel(self.model.engine), self.row.sequences, 0.0
-        for at in range(row.depth + row.prompt, row.depth + row.prompt + row.generate):
-            steps = costs.plan(self.model.engine.program(n, n).plan, TokenSpan(1, at, sequences=n))
-            total += sum(cost.bytes for _, cost in steps)
-        return total / max(1, row.generate * n)
+        test = Test(0, self.row.generate, self.row.depth + self.row.prompt, self.row.sequences)
+        return cost_of(self.model.engine, test).bytes / max(1, test.tokens)
 
     def timed(self, row: Row) -> float:
         from satchel.runtime.tasks.bench import decode, prefill

@@ -267,8 +267,8 @@ def profiled(runs: list[ModelOptions], tests: list[Test], repeats: int, output: 
     write = None if output == "md" else writer(output, ())
     for options in runs:
         room: LoadKwargs = {"context": max(t.context for t in tests), "profile": True}
-        if any(t.sequences > 1 for t in tests):
-            room["slots"] = max(t.sequences for t in tests)
+        if (most := max(t.sequences for t in tests)) > 1:
+            room["slots"] = most
         with opened(options, **room) as model:
             about, runner = describe(model), Runner(model.engine, model.arch.vocab)
             limits = measured(model, about)

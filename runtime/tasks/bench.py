@@ -11,7 +11,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -219,7 +219,7 @@ class Runner:
 
     def warm_up(self, test: Test) -> None:
         """Runs the test's steps, with its answer cut short, until there were WARM_UP of each kind."""
-        short = Test(test.prompt, min(WARM_UP, test.generate), min(1, test.depth))
+        short = replace(test, generate=min(WARM_UP, test.generate), depth=min(1, test.depth))
         for _ in range(warm_ups(test.prompt, short.generate, self.engine.batch)):
             self.once(short)
 
@@ -235,9 +235,10 @@ class Runner:
         """Seconds of the device for a step in the middle of a test's answer: the same step, launched back to
         back so that the device never waits.
         """
-        self.fresh(depth=test.depth + test.prompt + test.generate // 2)
-        self.engine.step([BatchEntry(0, self.random(1), GREEDY)])
-        program, out = self.engine.program(1, 1), np.empty(1, np.int32)
+        count = test.sequences
+        self.fresh(count, test.depth + test.prompt + test.generate // 2)
+        self.engine.step([BatchEntry(slot, self.random(1), GREEDY) for slot in range(count)])
+        program, out = self.engine.program(count, count), np.empty(count, np.int32)
         times = []
         for _ in range(3):
             started = time.perf_counter()
@@ -251,7 +252,7 @@ class Runner:
         """Joules per token, measured over repetitions of the test; None without energy counters."""
         joules, seconds, runs = 0.0, 0.0, 0
         while counters.counters and seconds < COUNTING:
-            self.fresh(depth=test.depth)
+            self.fresh(test.sequences, test.depth)
             before = counters.read()
             seconds += self.timed(test)[0]
             joules, runs = joules + counters.since(before), runs + 1
@@ -272,7 +273,7 @@ class Runner:
         share = max(0.0, 1 - inside / seconds)
         waits = None
         if test.generate and not test.prompt:
-            waits = max(0.0, 1 / statistics.median(samples) - self.device_seconds(test))
+            waits = max(0.0, test.sequences / statistics.median(samples) - self.device_seconds(test))
         joules = self.joules(test, counters) if counters else None
         return BenchResult(test, samples, cost_of(self.engine, test), share, waits, joules)
 

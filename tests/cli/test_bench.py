@@ -90,6 +90,7 @@ def test_a_run_feeds_what_its_name_says() -> None:
         (Test(0, 128), "tg128"),
         (Test(512, 128), "pp512+tg128"),
         (Test(0, 32, 4096), "tg32 @ d4096"),
+        (Test(0, 32, 4096, 16), "tg32 x16 @ d4096"),
     ],
 )
 def test_names_are_llama_bench_s(test: Test, name: str) -> None:
@@ -119,6 +120,7 @@ def test_columns_of_a_batch_are_medians_beside_their_spread() -> None:
         (Test(0, 2), [1] * 4),
         (Test(20, 9), [8, 8, 4, 1, 1, 1]),
         (Test(0, 9, 6), [1, 1, 1, 1]),  # behind one token in the cache
+        (Test(0, 9, 6, 3), [3, 3, 3, 3]),
     ],
 )
 def test_three_steps_of_each_kind_warm_up(test: Test, steps: list[int]) -> None:
