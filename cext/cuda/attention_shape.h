@@ -15,7 +15,7 @@ enum {
     WALKERS = 128 /* groups of a longer call */,
     FEW_SPLITS = 8,
     LEAST_SPLIT = 256,        /* positions of a split, at least, of calls with up to FEW_SPLITS */
-    JOIN_COUNTERS = FEW * 128 /* tokens and parts of heads whose splits the last group joins */
+    JOIN_COUNTERS = FEW * 128 /* tokens times parts of heads whose splits the last group joins, at most */
 };
 enum {
     WARPS = 4,
@@ -93,6 +93,12 @@ SHAPE_FN int most_splits(const gpu_call *c) {
  * read keys and values once: their heads share the 16 columns of a matrix tile. */
 SHAPE_FN int run_tokens(int tokens, int group, int d) {
     return tokens <= FEW && group <= 8 && (d == 64 || d == 128) ? 16 / group : 1;
+}
+
+/* Whether the group that ends last of a token's splits joins them, of `parts` groups of heads; else a launch of its own does. No group has two
+ * tokens then. */
+SHAPE_FN int last_joins(int tokens, int64_t parts) {
+    return tokens <= WALKERS && tokens * parts <= JOIN_COUNTERS;
 }
 
 SHAPE_FN int tiles_of(const gpu_call *c) {

@@ -152,10 +152,10 @@ static __device__ __forceinline__ void leave_results(const gpu_call &c, const sh
 }
 
 static __device__ __forceinline__ bool joins_last(const gpu_call &c) {
-    return c.v[1].shape[0] <= FEW && gridDim.z > 1;
+    return gridDim.z > 1 && last_joins(c.v[1].shape[0], gridDim.x);
 }
 
-/* Of few tokens: the group that ends last of all that have splits of a token merges them, for each token of the run. used: splits of the
+/* Of up to WALKERS tokens: the group that ends last of all that have splits of a token merges them, for each token of the run. used: splits of the
  * run's token whose number this thread has, 0 where this group has none. One function for all kernels, which compile sooner so. */
 static __device__ __noinline__ void join_last(const gpu_call &c, const token_run run, const split_heads h, int width,
                                               int used) {

@@ -369,11 +369,21 @@ static void grid_attention_wide(const gpu_call *c, const gpu_traits *t, gpu_grid
                  (uint64_t)wide_shared(n->wide, parts_of(n), t->arch == HOPPER_ARCH));
 }
 
-static const char *check_few(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
+static const char *check_joined(const gpu_call *c, int most, const attention_kind *n) {
     int64_t kv = c->v[2].shape[1];
-    if (c->v[1].shape[0] > FEW || c->v[1].shape[0] * kv * parts(c->v[1].shape[1] / kv, n->group) > JOIN_COUNTERS)
-        return "it is made for up to 16 tokens, and 128 parts of heads";
-    return check_heads(c, t, n, 0);
+    return c->v[1].shape[0] > most || !last_joins(c->v[1].shape[0], kv * parts(c->v[1].shape[1] / kv, n->group))
+               ? "it is made for fewer tokens and parts of heads"
+               : NULL;
+}
+
+static const char *check_few(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
+    const char *fault = check_joined(c, FEW, n);
+    return fault ? fault : check_heads(c, t, n, 0);
+}
+
+static const char *check_some(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
+    const char *fault = check_joined(c, WALKERS, n);
+    return fault ? fault : check_heads(c, t, n, 1);
 }
 
 int cuda_hands_plain(const gpu_call *c) {
@@ -386,6 +396,9 @@ int cuda_hands_plain(const gpu_call *c) {
     static const attention_kind kind_##name = {__VA_ARGS__};                                                           \
     static const char *many_##name(const gpu_call *c, const gpu_traits *t) {                                           \
         return check_heads(c, t, &kind_##name, 1);                                                                     \
+    }                                                                                                                  \
+    static const char *some_##name(const gpu_call *c, const gpu_traits *t) {                                           \
+        return check_some(c, t, &kind_##name);                                                                         \
     }                                                                                                                  \
     static void grid_split_##name(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {                               \
         grid_split(c, t, g, &kind_##name);                                                                             \
@@ -478,13 +491,19 @@ const gpu_kernel cuda_fixed_attention_kernels[] = {FIXED_ATTENTION(64), FIXED_AT
 /* name: of the kind; wide, split: of its kernels. MANY_ATTENTION: of a kind for prompts alone. */
 #define MANY_ATTENTION(name, wide, split)                                                                              \
     {.op = "attention",                                                                                                \
-     .check = many_##name,                                                                                             \
+     .check = some_##name,                                                                                             \
      .scratch = scratch_attention,                                                                                     \
      .format_of = 2,                                                                                                   \
-     .launch = {{"attention_wide_" wide, grid_wide_##name, 1},                                                         \
-                {"attention_split_" split, grid_split_##name, 1},                                                      \
-                {"attention_join", grid_join, 1}},                                                                     \
-     .configs = SPLITS}
+     .launch = {{"attention_wide_" wide, grid_wide_##name, 1}, {"attention_split_" split, grid_split_##name, 1}},      \
+     .configs = SPLITS,                                                                                                \
+     .counters = 4 * JOIN_COUNTERS},                                                                                   \
+    {                                                                                                                  \
+        .op = "attention", .check = many_##name, .scratch = scratch_attention, .format_of = 2,                         \
+        .launch = {{"attention_wide_" wide, grid_wide_##name, 1},                                                      \
+                   {"attention_split_" split, grid_split_##name, 1},                                                   \
+                   {"attention_join", grid_join, 1}},                                                                  \
+        .configs = SPLITS                                                                                              \
+    }
 #define ATTENTION(name, wide, split)                                                                                   \
     {.op = "attention",                                                                                                \
      .check = few_##name,                                                                                              \

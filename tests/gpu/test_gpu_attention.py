@@ -55,11 +55,12 @@ def first_kernel(device: Device, one: Case) -> str:
 def test_calls_get_a_kernel_of_tensor_cores(
     dry: Device, heads: tuple[int, int, int], args: dict[str, Any], wide: str, split: str
 ) -> None:
-    """Of few tokens one, which joins the splits too."""
+    """Of few tokens one; up to 128 tokens it joins the splits too."""
     few = f"attention_split_{split}_f16"
-    many = f"attention_wide_{wide}_f16+{few}+attention_join_f16"
+    some = f"attention_wide_{wide}_f16+{few}"
     assert first_kernel(dry, attention("f16", heads, FEW, **args)) == few
-    assert first_kernel(dry, attention("f16", heads, RUNS, **args)) == many
+    assert first_kernel(dry, attention("f16", heads, SHORT, **args)) == some
+    assert first_kernel(dry, attention("f16", heads, RUNS, **args)) == f"{some}+attention_join_f16"
 
 
 @pytest.mark.parametrize(
