@@ -313,10 +313,10 @@ static __device__ __forceinline__ void bulk_prepare(const gpu_call &c, const cac
     int lost = 0;
     const int block = good_block(x, x.table[p.slot * x.table_stride + (p.pos >> x.shift)], &lost);
     wait_before();
-    prepare<FORMAT, D, BULK_WARPS>(c, p, x.head, heads, room, own);
+    prepare<FORMAT, D, BULK_WARPS>(c, p, x.head, heads, room, own, [](int) { return 0; });
     bulk_wait_made();
     if (own)
-        write_rows<FORMAT, D, BULK_WARPS>(x, p, room, block, &lost);
+        write_rows<FORMAT, D, BULK_WARPS>(x, p, room, 0, block, &lost);
     if (lost)
         fault(&c);
 }
@@ -329,7 +329,7 @@ template <int FORMAT, int D> static __device__ __forceinline__ void bulk_of(cons
     const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
     launch_next();
     const caches x = caches_by(c, blockIdx.y, a, a->chunk, 1);
-    const heads_past p = past_of<false, SPAN>(c, x);
+    const heads_past p = past_of<HEADS_ONE, SPAN>(c, x);
     const int now = rows_now(c, c.v[1]), warp = threadIdx.x / 32, heads = c.v[1].shape[1] / c.v[2].shape[1];
     if (p.good && p.split >= p.used)
         return;

@@ -1,25 +1,27 @@
-/* attention_heads.cu: one launch for all attention steps of a layer, of up to 16 tokens: biases or norms of heads, RoPE, quantization of
+/* attention_heads.cu: one launch for all attention steps of a layer, of up to 128 tokens: biases or norms of heads, RoPE, quantization of
  * the tokens' keys and values and their write to the cache, attention over the past, and the merge of splits by the last group.
  *
- * A group is four warps, as in attention_split.cu, and computes a split of the past of one token and KV head, or of a run of tokens (run_of in
- * attention_few.cuh). The past ends where the step's own keys of that slot begin, so it does not depend on this step, and its first keys and
- * values are loaded before the previous kernel ends. The step's own keys and values are prepared by each group that needs them, and read from
- * shared memory: by the group of the last split, which writes those of its tokens to the cache. Splits depend on the position and the launch's
- * maximum number of splits alone. Keys and values of F16, BF16 and FP8 are loaded by the lanes that multiply them, Q8_0 and Q4_0 blocks go
- * unchanged to shared memory. A counter per token and KV head is 0 before and after.
+ * A group is four warps, as in attention_split.cu, and computes a split of the past of one token and KV head. Of calls of up to 16 tokens it takes
+ * a run of them (run_of in attention_few.cuh); longer calls are meant for tokens of as many sequences, though any may come. The past ends where
+ * the step's own keys of that slot begin, so it does not depend on this step, and its first keys and values are loaded before the previous kernel
+ * ends. The step's own keys and values are prepared by each group that needs them, and read from shared memory: by the group of the last split,
+ * which writes those of its tokens to the cache. In calls of more than 16 tokens it holds its own token's alone, and prepares the others that this
+ * one sees where its ring was, 16 at a time. Splits depend on the position and the launch's maximum number of splits alone. Keys and values of
+ * F16, BF16 and FP8 are loaded by the lanes that multiply them, Q8_0 and Q4_0 blocks go unchanged to shared memory. A counter per token and KV head
+ * is 0 before and after.
  */
 #include "attention_heads.cuh"
 
-/* MANY: the kernel is of several tokens. */
-template <int FORMAT, int D, bool MANY> struct heads_shape {
+template <int FORMAT, int D, int KIND> struct heads_shape {
     static constexpr bool BLOCKS = FORMAT == CACHE_Q8_0 || FORMAT == CACHE_Q4_0;
     static constexpr int BYTES = cache_row<FORMAT>::bytes(D),
                          HALF = SPAN * BYTES; /* of a warp's step, keys or values */
-    static constexpr int STAGES = heads_stages(D, MANY, HOPPER);
+    static constexpr int STAGES = heads_stages(D, KIND, HOPPER);
     typedef lane_ring<FORMAT, D, false, STAGES> ring;
     static constexpr int WARP = ring::WARP;
 };
 
+/* MANY: the kernel is of several tokens. */
 template <int N, bool MANY> struct head_scores : scoring<N, true, 1> {};
 
 /* Of several tokens: a head's token sees positions of its own. hole: positions of the past that this step writes, which are read as the step's
@@ -140,13 +142,56 @@ static __device__ __forceinline__ void set_sight(head_scores<N, MANY> &scores, c
     }
 }
 
+/* How many of the step's keys a group holds beside its ring. */
+template <int KIND> static __device__ __forceinline__ int fresh_beside(const heads_past &p) {
+    return KIND == HEADS_MANY ? 1 : p.fresh;
+}
+
+/* Of a call of more than FEW tokens: the keys and values of the step that the past's token sees beside its own, FEW at a time in `memory`, the
+ * group's ring, whose last steps are done. Called by the whole group; its last warp meets them. */
+template <int FORMAT, int D, class SCORES>
+static __device__ __forceinline__ void meet_others(const gpu_call &c, const heads_past &p, int kv_head,
+                                                   heads_room<FORMAT, D> room, char *memory, warp_state<D, 1> &w,
+                                                   SCORES &scores) {
+    constexpr int BYTES = cache_row<FORMAT>::bytes(D), PARTS = WALKERS / 32;
+    const uint32_t before = (1u << threadIdx.x % 32) - 1;
+    int row[PARTS], count = 0;
+    heads_past others = p;
+    others.count = 0; /* no queries */
+    room.keys = memory, room.values = memory + FEW * BYTES;
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+        const uint32_t seen = other_tokens(c, p, part);
+        row[part] = seen >> threadIdx.x % 32 & 1 ? count + __popc(seen & before) : -1;
+        count += __popc(seen);
+    }
+    for (int first = 0; first < count; first += FEW) {
+        const int fresh = min(count - first, (int)FEW);
+        __syncthreads();
+        prepare<FORMAT, D>(c, others, kv_head, 1, room, fresh, [&](int i) {
+            int token = 0;
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+                if (const uint32_t found = __ballot_sync(~0u, row[part] == first + i))
+                    token = 32 * part + __ffs(found) - 1;
+            return token;
+        });
+        __syncthreads();
+        if (threadIdx.x / 32 == WARPS - 1) {
+            const past_rows<FORMAT, D> keys = {room.keys, BYTES, 0, fresh}, values = {room.values, BYTES, 0, fresh};
+            meet<FORMAT, D, 1>(w, keys, values, scores, 0, 0, 0, fresh);
+        }
+    }
+}
+
 /* The rest of a group whose first steps of the past are on their way, up to position `coming`. next: the block there; hole: the holes'
  * positions. */
-template <int FORMAT, int D, int N, bool MANY>
+template <int FORMAT, int D, int N, int KIND>
 static __device__ __forceinline__ void heads_group(const gpu_call &c, const caches &x, const heads_past &p,
                                                    const heads_room<FORMAT, D> &room, char *memory, int coming,
                                                    int32_t next, int bad, const int *hole) {
-    typedef heads_shape<FORMAT, D, MANY> S;
+    typedef heads_shape<FORMAT, D, KIND> S;
+    constexpr bool MANY = KIND != HEADS_ONE;
     const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
     const int32_t *row = x.table + p.slot * x.table_stride;
     const typename S::ring ring = {shared_address(memory) + threadIdx.x / 32 * S::WARP + threadIdx.x % 32 * 16};
@@ -171,11 +216,15 @@ static __device__ __forceinline__ void heads_group(const gpu_call &c, const cach
     }
     copies_wait<0>();
     if (p.split == p.used - 1 && threadIdx.x / 32 == WARPS - 1) {
-        const int stride = MANY ? S::BYTES : 0; /* of one token there is one row, which stands for all 16 */
-        const past_rows<FORMAT, D> keys = {room.keys, stride, 0, p.fresh}, values = {room.values, stride, 0, p.fresh};
+        const int stride = KIND == HEADS_FEW ? S::BYTES : 0; /* else there is one row, which stands for all 16 */
+        const int fresh = fresh_beside<KIND>(p);
+        const past_rows<FORMAT, D> keys = {room.keys, stride, 0, fresh}, values = {room.values, stride, 0, fresh};
         set_sight(scores, x, p, heads, true, hole);
-        meet<FORMAT, D, N>(w, keys, values, scores, 0, 0, 0, p.fresh);
+        meet<FORMAT, D, N>(w, keys, values, scores, 0, 0, 0, fresh);
     }
+    if constexpr (KIND == HEADS_MANY)
+        if (p.split == p.used - 1 && p.fresh > 1)
+            meet_others<FORMAT, D>(c, p, x.head, room, memory, w, scores);
     if (bad)
         fault(&c);
     __syncthreads();
@@ -184,10 +233,21 @@ static __device__ __forceinline__ void heads_group(const gpu_call &c, const cach
     finish(c, r, x.head, heads, p);
 }
 
-template <int FORMAT, int D, bool MANY> static __device__ __forceinline__ void heads_of(const gpu_call &c) {
-    typedef heads_shape<FORMAT, D, MANY> S;
+/* The positions of the keys of the step that the past's one token sees beside its own. Called by one warp. */
+static __device__ __forceinline__ void find_holes(const gpu_call &c, const heads_past &p, int *hole) {
+    for (int part = 0; 32 * part < rows_now(c, c.v[1]); part++) {
+        const uint32_t seen = other_tokens(c, p, part);
+        if (seen >> threadIdx.x % 32 & 1)
+            hole[__popc(seen & ((1u << threadIdx.x % 32) - 1))] = i32_at(&c.v[5], 32 * part + threadIdx.x % 32);
+        hole += __popc(seen);
+    }
+}
+
+template <int FORMAT, int D, int KIND> static __device__ __forceinline__ void heads_of(const gpu_call &c) {
+    typedef heads_shape<FORMAT, D, KIND> S;
+    constexpr bool MANY = KIND != HEADS_ONE;
     extern __shared__ __align__(128) char heads_memory[];
-    __shared__ int hole[MANY ? FEW : 1];
+    __shared__ int hole[KIND == HEADS_MANY ? WALKERS : KIND == HEADS_FEW ? FEW : 1];
     char *const memory = heads_memory;
     const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
     launch_next();
@@ -195,7 +255,7 @@ template <int FORMAT, int D, bool MANY> static __device__ __forceinline__ void h
     if (MANY && (int)blockIdx.y >= max(now, 1))
         return;
     const caches x = caches_by(c, MANY ? blockIdx.x : blockIdx.y, a, a->chunk, 1);
-    const heads_past p = past_of<MANY>(c, x);
+    const heads_past p = past_of<KIND>(c, x);
     if (MANY && now > 0 && (p.count == 0 || (p.good && p.split >= p.used)))
         return;
     if (!MANY && p.good && p.split >= p.used)
@@ -217,27 +277,25 @@ template <int FORMAT, int D, bool MANY> static __device__ __forceinline__ void h
     }
     const int block = good_block(x, row[p.pos >> x.shift], &lost);
     const int32_t next = coming < p.end ? row[coming >> x.shift] : 0;
-    const int heads = c.v[1].shape[1] / c.v[2].shape[1], most = heads_columns(heads, MANY);
+    const int heads = c.v[1].shape[1] / c.v[2].shape[1], most = heads_columns(heads, KIND);
     const bool own = p.split == p.used - 1;
     heads_room<FORMAT, D> room;
     room.q = (float *)(memory + WARPS * S::WARP), room.own = room.q + (most + threadIdx.x / 32) * D;
-    room.keys = (char *)(room.q + (most + WARPS) * D), room.values = room.keys + (MANY ? FEW : 1) * 2 * D;
-    if (MANY && p.holes && threadIdx.x < 32) { /* the lanes whose tokens' keys are others' */
-        const uint32_t others = __ballot_sync(~0u, p.row >= 0 && (int)threadIdx.x != p.token);
-        if (others >> threadIdx.x & 1)
-            hole[__popc(others & ((1u << threadIdx.x) - 1))] = i32_at(&c.v[5], threadIdx.x);
-    }
+    room.keys = (char *)(room.q + (most + WARPS) * D), room.values = room.keys + heads_fresh(KIND) * 2 * D;
+    if (MANY && p.holes && threadIdx.x < 32)
+        find_holes(c, p, hole);
     wait_before();
-    prepare<FORMAT, D>(c, p, x.head, heads, room, own);
+    prepare<FORMAT, D>(c, p, x.head, heads, room, own ? fresh_beside<KIND>(p) : 0,
+                       [&](int row) { return KIND == HEADS_MANY ? p.token : token_of_row(p, row); });
     __syncthreads();
     if (own)
-        write_rows<FORMAT, D>(x, p, room, block, &lost);
+        write_rows<FORMAT, D>(x, p, room, KIND == HEADS_MANY ? 0 : row_of_token(p), block, &lost);
     if (lost)
         fault(&c);
-    if (MANY && p.count > 1)
-        heads_group<FORMAT, D, 2, MANY>(c, x, p, room, memory, coming, next, bad, hole);
-    else
-        heads_group<FORMAT, D, 1, MANY>(c, x, p, room, memory, coming, next, bad, hole);
+    if constexpr (KIND == HEADS_FEW)
+        if (p.count > 1)
+            return heads_group<FORMAT, D, 2, KIND>(c, x, p, room, memory, coming, next, bad, hole);
+    heads_group<FORMAT, D, 1, KIND>(c, x, p, room, memory, coming, next, bad, hole);
 }
 
 /* Grid of one token: splits by KV heads; of several, KV heads by tokens by splits: those that a short past does not have come last, so they take
@@ -245,11 +303,15 @@ template <int FORMAT, int D, bool MANY> static __device__ __forceinline__ void h
 #define HEADS(D, format, FORMAT)                                                                                       \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)                                                        \
         attention_heads_##D##_##format(const __grid_constant__ gpu_call c) {                                           \
-        heads_of<FORMAT, D, false>(c);                                                                                 \
+        heads_of<FORMAT, D, HEADS_ONE>(c);                                                                             \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)                                                        \
         attention_heads_few_##D##_##format(const __grid_constant__ gpu_call c) {                                       \
-        heads_of<FORMAT, D, true>(c);                                                                                  \
+        heads_of<FORMAT, D, HEADS_FEW>(c);                                                                             \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)                                                        \
+        attention_heads_many_##D##_##format(const __grid_constant__ gpu_call c) {                                      \
+        heads_of<FORMAT, D, HEADS_MANY>(c);                                                                            \
     }
 #define HEADS_OF(format, FORMAT) HEADS(64, format, FORMAT) HEADS(128, format, FORMAT)
 HEADS_OF(f16, CACHE_F16)

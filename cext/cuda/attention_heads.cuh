@@ -16,7 +16,7 @@ static __device__ __forceinline__ float head_sink(const gpu_call &c, int head) {
 }
 
 /* A split of the past of one slot and KV head, for `count` tokens from `token` on, at positions from `pos` on. Of the step's tokens `fresh`
- * have keys that these see, at positions from `first` on; each lane has the row of its token's key among them, or -1.
+ * have keys that these see, at positions from `first` on; of HEADS_FEW each lane has the row of its token's key among them, or -1.
  * holes: these positions are not in a row, so the past ends at the token's own, and theirs are skipped. */
 struct heads_past {
     int token, count, slot, pos, good;
@@ -41,13 +41,55 @@ static __device__ __forceinline__ bool find_fresh(const gpu_call &c, const cache
     return !p.holes;
 }
 
+/* The token whose key is in a row that find_fresh gave; the row of the first token's own. Called by whole warps. */
+static __device__ __forceinline__ int token_of_row(const heads_past &p, int row) {
+    return __ffs(__ballot_sync(~0u, p.row == row)) - 1;
+}
+
+static __device__ __forceinline__ int row_of_token(const heads_past &p) {
+    return __shfl_sync(~0u, p.row, p.token);
+}
+
+/* Of a step of up to WALKERS tokens: which of the 32 from 32 * part on have keys that the past's one token sees. Called by whole warps. */
+static __device__ __forceinline__ uint32_t fresh_tokens(const gpu_call &c, const heads_past &p, int part) {
+    const int token = 32 * part + threadIdx.x % 32, here = token < rows_now(c, c.v[1]);
+    const int slot = here ? i32_at(&c.v[4], token) : -1, pos = here ? i32_at(&c.v[5], token) : -1;
+    return __ballot_sync(~0u, here && slot == p.slot && pos >= p.from && pos <= p.pos);
+}
+
+/* The same without the past's own token. */
+static __device__ __forceinline__ uint32_t other_tokens(const gpu_call &c, const heads_past &p, int part) {
+    const uint32_t own = p.token / 32 == part ? 1u << p.token % 32 : 0;
+    return fresh_tokens(c, p, part) & ~own;
+}
+
+/* As find_fresh, of one token of up to WALKERS, whose keys have no rows. */
+static __device__ __forceinline__ void count_fresh(const gpu_call &c, heads_past &p) {
+    int far = -1;
+    p.fresh = 0;
+    for (int part = 0; 32 * part < rows_now(c, c.v[1]); part++) {
+        const uint32_t seen = fresh_tokens(c, p, part);
+        p.fresh += __popc(seen);
+        if (seen >> threadIdx.x % 32 & 1)
+            far = max(far, p.pos - i32_at(&c.v[5], 32 * part + threadIdx.x % 32));
+    }
+    p.first = p.pos - __reduce_max_sync(~0u, far);
+    p.holes = p.pos - p.first + 1 != p.fresh;
+    if (p.holes)
+        p.first = p.pos;
+}
+
 /* UNIT: positions of which a split has whole multiples. */
-template <bool MANY, int UNIT = STRIDE>
+template <int KIND, int UNIT = STRIDE>
 static __device__ __forceinline__ heads_past past_of(const gpu_call &c, const caches &x) {
+    constexpr bool MANY = KIND != HEADS_ONE;
     heads_past p = {};
     p.token = MANY ? blockIdx.y : 0, p.count = p.fresh = 1, p.split = MANY ? blockIdx.z : blockIdx.x;
     p.slot = i32_at(&c.v[4], p.token), p.pos = p.first = i32_at(&c.v[5], p.token);
-    if constexpr (MANY) {
+    if constexpr (KIND == HEADS_MANY) {
+        p.from = sight_of(x, p.pos, p.pos).from;
+        count_fresh(c, p);
+    } else if constexpr (MANY) {
         const token_run run = run_of(c, x, p.token);
         heads_past all = p;
         all.token = run.first, all.count = run.count, all.pos = i32_at(&c.v[5], run.first);
@@ -160,19 +202,18 @@ template <int FORMAT, int D> struct heads_room {
     char *keys, *values; /* the step's, coded, rows of the cache's bytes */
 };
 
-/* The queries of the group's tokens to shared memory; own: the step's keys and values that they see too, coded. Of TEAM warps
- * each takes every TEAM-th head, and loads the next one meanwhile. */
-template <int FORMAT, int D, int TEAM = WARPS>
+/* The queries of the group's tokens to shared memory, then `fresh` of the step's keys and values, coded: token_of(row) gives their tokens, and
+ * is called by whole warps. Of TEAM warps each takes every TEAM-th head, and loads the next one meanwhile. */
+template <int FORMAT, int D, int TEAM = WARPS, class TOKEN_OF>
 static __device__ __forceinline__ void prepare(const gpu_call &c, const heads_past &p, int kv_head, int heads,
-                                               const heads_room<FORMAT, D> &room, bool own) {
+                                               const heads_room<FORMAT, D> &room, int fresh, TOKEN_OF token_of) {
     constexpr int BYTES = cache_row<FORMAT>::bytes(D);
-    const int lane = threadIdx.x % 32, queries = p.count * heads, all = queries + (own ? 2 * p.fresh : 0);
+    const int lane = threadIdx.x % 32, queries = p.count * heads, all = queries + 2 * fresh;
     const auto place = [&](int i) -> head_place {
-        const int key = i - queries, row = key < p.fresh ? key : key - p.fresh;
-        const int token = __ffs(__ballot_sync(~0u, p.row == row)) - 1;
+        const int key = i - queries, token = token_of(key < fresh ? key : key - fresh);
         if (key < 0)
             return {0, p.token + i / heads, kv_head * heads + i % heads};
-        return {key < p.fresh ? 1 : 2, token, kv_head};
+        return {key < fresh ? 1 : 2, token, kv_head};
     };
     int i = threadIdx.x / 32;
     head_place next = {};
@@ -186,7 +227,7 @@ static __device__ __forceinline__ void prepare(const gpu_call &c, const heads_pa
             next = place(i + TEAM), coming = load_row<D>(c, next);
         finish_row<D>(c, h, r, h.part ? room.own : room.q + i * D);
         if (h.part) {
-            const int row = i - queries - (h.part == 1 ? 0 : p.fresh);
+            const int row = i - queries - (h.part == 1 ? 0 : fresh);
             char *to = (h.part == 1 ? room.keys : room.values) + row * BYTES;
             for (int k = lane; k < D; k += 32)
                 code_row<FORMAT, D>(to, k, [&](int at) { return room.own[at]; });
@@ -194,13 +235,12 @@ static __device__ __forceinline__ void prepare(const gpu_call &c, const heads_pa
     }
 }
 
-/* Writes the tokens' keys and values to the cache, by TEAM warps. block: the first token's. */
+/* Writes the tokens' keys and values to the cache, by TEAM warps. block: the first token's; row: of its key among those in `room`. */
 template <int FORMAT, int D, int TEAM = WARPS>
 static __device__ __forceinline__ void write_rows(const caches &x, const heads_past &p,
-                                                  const heads_room<FORMAT, D> &room, int block, int *lost) {
+                                                  const heads_room<FORMAT, D> &room, int row, int block, int *lost) {
     constexpr int BYTES = cache_row<FORMAT>::bytes(D);
     const int32_t *table = x.table + p.slot * x.table_stride;
-    const int row = __shfl_sync(~0u, p.row, p.token);
     for (int t = 0; t < p.count; t++) {
         const int pos = p.pos + t, same = pos >> x.shift == p.pos >> x.shift;
         const int there = same ? block : good_block(x, table[pos >> x.shift], lost);

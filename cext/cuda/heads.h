@@ -7,21 +7,33 @@
 
 enum { HEADS_CHUNK = 256 /* least positions of a split */, HEADS_MOST = 8 /* most query heads per KV head */ };
 
-/* Stages of a warp's ring; many: of several tokens, with less of it, for two groups of a multiprocessor (of heads of 64, three). */
-SHAPE_FN int heads_stages(int d, int many, int hopper) {
-    return ring_stages(d, hopper) - (many && (hopper || d == 64));
+/* Kinds of kernels: of one token; of up to FEW, of which a group takes a run; of up to WALKERS, each of which has groups of its own. */
+enum { HEADS_ONE, HEADS_FEW, HEADS_MANY };
+
+SHAPE_FN int heads_kind(int tokens) {
+    return tokens == 1 ? HEADS_ONE : tokens <= FEW ? HEADS_FEW : HEADS_MANY;
+}
+
+/* Stages of a warp's ring; of several tokens less of it, for two groups of a multiprocessor (of heads of 64, or alone, three). */
+SHAPE_FN int heads_stages(int d, int kind, int hopper) {
+    return ring_stages(d, hopper) - (kind != HEADS_ONE && (hopper || d == 64));
 }
 
 /* Query heads that a group may take. */
-SHAPE_FN int heads_columns(int heads, int many) {
-    return many ? 16 : heads;
+SHAPE_FN int heads_columns(int heads, int kind) {
+    return kind == HEADS_FEW ? 16 : heads;
+}
+
+/* The step's own keys, and values, that a group holds beside its ring. */
+SHAPE_FN int heads_fresh(int kind) {
+    return kind == HEADS_FEW ? FEW : 1;
 }
 
 /* Bytes of shared memory: the warps' rings, or their results in the same place; the queries; a head on its way for each warp; the step's own keys
  * and values. */
-SHAPE_FN int heads_shared(int d, int heads, int many, int hopper) {
-    int columns = heads_columns(heads, many), ring = WARPS * heads_stages(d, many, hopper) * d * 64;
-    int results = WARPS * columns * (d + RESULT_HEAD) * 4, fresh = (many ? FEW : 1) * 4 * d;
+SHAPE_FN int heads_shared(int d, int heads, int kind, int hopper) {
+    int columns = heads_columns(heads, kind), ring = WARPS * heads_stages(d, kind, hopper) * d * 64;
+    int results = WARPS * columns * (d + RESULT_HEAD) * 4, fresh = heads_fresh(kind) * 4 * d;
     return (ring > results ? ring : results) + (columns + WARPS) * d * 4 + fresh;
 }
 

@@ -112,7 +112,7 @@ const gpu_kernel cuda_rope_kernels[] = {
     {0},
 };
 
-/* --- attention of a layer for up to 16 tokens, see attention_heads.cu */
+/* --- attention of a layer for up to 128 tokens, see attention_heads.cu */
 
 enum { LEAST_BLOCK = 16, COUNTERS = FEW * 128 /* tokens and KV heads */, HEADS_BYTES = 4 * COUNTERS };
 
@@ -120,12 +120,12 @@ static int cached(uint32_t format) {
     return format == F16 || format == BF16 || format == FP8 || format == Q8_0 || format == Q4_0;
 }
 
-static const char *check_heads(const gpu_call *c, const gpu_traits *t, int32_t d, int many) {
+static const char *check_heads(const gpu_call *c, const gpu_traits *t, int32_t d, int kind) {
     const gpu_view *q = c->v + 1, *k = c->v + 2, *v = c->v + 3;
     int32_t block = k->shape[2];
     arg_rope_qkv_attention a;
     memcpy(&a, c->arg, sizeof a);
-    if (t->arch < LEAST_ARCH || q->shape[0] > FEW || (q->shape[0] > 1) != many)
+    if (t->arch < LEAST_ARCH || q->shape[0] > WALKERS || heads_kind(q->shape[0]) != kind)
         return "it is made for another number of tokens, or needs compute capability 8.0";
     if (k->shape[3] != d || v->shape[3] != d || q->shape[2] != d || k->format != v->format || !cached(k->format) ||
         v->shape[2] != block || block < LEAST_BLOCK || (block & (block - 1)))
@@ -136,18 +136,18 @@ static const char *check_heads(const gpu_call *c, const gpu_traits *t, int32_t d
         return "a KV head may have 8 heads at most";
     if (!whole(q) || !whole(c->v + 8) || !whole(c->v + 9) || !whole(k) || !whole(v))
         return "rows must begin at whole words";
-    return heads_shared(d, q->shape[1] / k->shape[1], many, t->arch == HOPPER_ARCH) + SPLIT_STATIC <= t->shared
+    return heads_shared(d, q->shape[1] / k->shape[1], kind, t->arch == HOPPER_ARCH) + SPLIT_STATIC <= t->shared
                ? NULL
                : "too little shared memory";
 }
 
 static void grid_heads(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {
     const gpu_view *q = c->v + 1, *k = c->v + 2;
-    const int many = q->shape[0] > 1;
+    const int kind = heads_kind(q->shape[0]);
     const uint64_t shared =
-        (uint64_t)heads_shared(k->shape[3], q->shape[1] / k->shape[1], many, t->arch == HOPPER_ARCH);
-    *g = many ? grid_of(k->shape[1], q->shape[0], most_splits(c), 32 * WARPS, shared)
-              : grid_of(most_splits(c), k->shape[1], 1, 32 * WARPS, shared);
+        (uint64_t)heads_shared(k->shape[3], q->shape[1] / k->shape[1], kind, t->arch == HOPPER_ARCH);
+    *g = kind != HEADS_ONE ? grid_of(k->shape[1], q->shape[0], most_splits(c), 32 * WARPS, shared)
+                           : grid_of(most_splits(c), k->shape[1], 1, 32 * WARPS, shared);
 }
 
 static uint64_t scratch_heads(const gpu_call *c, const gpu_traits *t) {
@@ -164,7 +164,7 @@ static int bulk_row(const gpu_view *k) {
 
 static const char *check_bulk(const gpu_call *c, const gpu_traits *t, int32_t d) {
     const gpu_view *q = c->v + 1, *k = c->v + 2;
-    const char *fault = t->arch == HOPPER_ARCH ? check_heads(c, t, d, 0) : "it is made for sm_90";
+    const char *fault = t->arch == HOPPER_ARCH ? check_heads(c, t, d, HEADS_ONE) : "it is made for sm_90";
     if (fault)
         return fault;
     if (q->shape[1] > COUNTERS)
@@ -205,14 +205,16 @@ static const char *check_bulk_128(const gpu_call *c, const gpu_traits *t) {
      .configs = {1, 2, 4, 8, 16, 32},                                                                                  \
      .counters = HEADS_BYTES}
 
-#define HEADS_CHECK(name, d, many)                                                                                     \
+#define HEADS_CHECK(name, d, kind)                                                                                     \
     static const char *check_##name##_##d(const gpu_call *c, const gpu_traits *t) {                                    \
-        return check_heads(c, t, d, many);                                                                             \
+        return check_heads(c, t, d, kind);                                                                             \
     }
-HEADS_CHECK(heads, 64, 0)
-HEADS_CHECK(heads, 128, 0)
-HEADS_CHECK(heads_few, 64, 1)
-HEADS_CHECK(heads_few, 128, 1)
+HEADS_CHECK(heads, 64, HEADS_ONE)
+HEADS_CHECK(heads, 128, HEADS_ONE)
+HEADS_CHECK(heads_few, 64, HEADS_FEW)
+HEADS_CHECK(heads_few, 128, HEADS_FEW)
+HEADS_CHECK(heads_many, 64, HEADS_MANY)
+HEADS_CHECK(heads_many, 128, HEADS_MANY)
 
 #define HEADS(name, d, ...)                                                                                            \
     {.op = "rope_qkv_attention",                                                                                       \
@@ -230,4 +232,6 @@ const gpu_kernel cuda_heads_kernels[] = {BULK(64),
                                          HEADS(heads, 128, ),
                                          HEADS(heads_few, 64, .hands = cuda_hands_plain),
                                          HEADS(heads_few, 128, .hands = cuda_hands_plain),
+                                         HEADS(heads_many, 64, .hands = cuda_hands_plain),
+                                         HEADS(heads_many, 128, .hands = cuda_hands_plain),
                                          {0}};

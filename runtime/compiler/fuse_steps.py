@@ -55,6 +55,10 @@ def normed_geglu(node: Node, src: tuple[Node, ...], uses: Uses) -> Node | None:
 
 RULES: tuple[Local, ...] = (normed_linear, normed_geglu)
 
+# Tokens up to which those of one sequence are few. Of more a bucket with as many output rows is for sequences
+# that each have one or a few tokens.
+FEW = 16
+
 
 class _Bucket:
     """The graph of one bucket under construction."""
@@ -134,10 +138,14 @@ class _Bucket:
         self.put(found.written, ops.ordered_after(self.new[found.written.src[0]], fused))
 
     def attention(self, layer: AttentionSteps) -> None:
-        """A layer's attention with the steps before it as one step; else as two, or each by itself."""
+        """A layer's attention with the steps before it as one step; else as two, or each by itself. As one
+        step each token reads its past by itself, which many tokens of one sequence would read together.
+        """
         node, steps = layer.attention, (layer.rope, layer.keys, layer.values)
         together = all(self.placed[n] == self.placed[node] for n in steps)
-        for whole, heads in itertools.product((True, False), variants(layer) if together else ()):
+        apart = self.bucket.tokens <= FEW or self.bucket.rows == self.bucket.tokens
+        ways = (True, False) if apart else (False,)
+        for whole, heads in itertools.product(ways, variants(layer) if together else ()):
             made = layer.fused(self.new, heads, whole=whole)
             if made is not None and self.fits(made, node, *steps):
                 break

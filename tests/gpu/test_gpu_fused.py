@@ -233,7 +233,8 @@ def test_attention_with_its_heads_reads_no_position_that_is_not_there(cuda: Devi
 
 
 # Slots and positions of a step's tokens: sequences with one token each, runs of draft tokens behind short and
-# long pasts, tokens of two slots in turn, and positions of a slot that are not in a row.
+# long pasts, tokens of two slots in turn, and positions of a slot that are not in a row. Of more than 16
+# tokens each is taken by itself, also where they are a prompt's.
 STEPS: dict[str, list[tuple[int, int]]] = {
     "apart": [(i, (0, 5, 300, 17, 1100, 63, 64, 2)[i % 8]) for i in range(16)],
     "run": [(1, 40 + i) for i in range(8)],
@@ -241,6 +242,11 @@ STEPS: dict[str, list[tuple[int, int]]] = {
     "runs": [(0, 2000), *((1, 2500 + i) for i in range(7)), *((2, i) for i in range(5)), (3, 1), (4, 900)],
     "in turn": [(i % 2, 600 + i // 2) for i in range(9)],
     "holes": [(0, 70), (0, 75), (1, 8), (0, 73), (0, 1500)],
+    "many apart": [(i, (0, 5, 300, 17, 1100, 63, 64, 2)[i % 8]) for i in range(128)],
+    "many runs": [*((i, 270 + 9 * i + j) for i in range(6) for j in range(4)), *((7, j) for j in range(13))],
+    "a prompt": [(1, 290 + i) for i in range(70)],
+    "many in turn": [(i % 3, 600 + i // 3) for i in range(100)],
+    "many holes": [*((0, 90 + 3 * (i * 7 % 40)) for i in range(40)), *((1, 7 * i) for i in range(20))],
 }
 
 

@@ -138,9 +138,11 @@ def test_a_fused_step_has_kernels_to_choose_from(dry: Model) -> None:
     assert steps and all(len(device.kernels(segment, i)) > 1 for i in steps)
 
 
-@pytest.mark.parametrize("tokens", [2, 16])
-def test_the_heads_of_few_tokens_are_one_step(dry: Model, tokens: int) -> None:
-    found = ops_of(dry.engine.program(tokens, 1).plan, "blk.1")
+@pytest.mark.parametrize(("tokens", "rows"), [(2, 1), (16, 1), (17, 17), (128, 128)])
+def test_the_heads_of_few_tokens_or_of_many_sequences_are_one_step(
+    dry: Model, tokens: int, rows: int
+) -> None:
+    found = ops_of(dry.engine.program(tokens, rows).plan, "blk.1")
     assert found == ["norm_linear", "rope_qkv_attention", "linear_add", "norm_linear_swiglu", "linear_add"]
 
 
@@ -151,12 +153,15 @@ def test_a_layer_of_one_token_is_five_steps_for_every_vendor(llama: Path, device
     assert found == ["norm_linear", "rope_qkv_attention", "linear_add", "norm_linear_swiglu", "linear_add"]
 
 
-@pytest.mark.parametrize(("device", "tokens"), [("dry", 17), ("dry", 64), ("emulated", 2), ("emulated", 64)])
-def test_the_heads_of_many_tokens_are_one_step_before_attention(
-    llama: Path, device: str, tokens: int
+@pytest.mark.parametrize(
+    ("device", "tokens", "rows"),
+    [("dry", 17, 1), ("dry", 64, 1), ("dry", 129, 129), ("emulated", 2, 1), ("emulated", 64, 64)],
+)
+def test_the_heads_of_a_prompt_are_one_step_before_attention(
+    llama: Path, device: str, tokens: int, rows: int
 ) -> None:
     with loaded(llama, device) as model:
-        found = ops_of(model.engine.program(tokens, 1).plan, "blk.1")
+        found = ops_of(model.engine.program(tokens, rows).plan, "blk.1")
     at = found.index("attention")
     assert found[at - 1] == "rope_qkv_write"
     assert not {"rope", "kv_write", "rope_kv_write"} & set(found)
