@@ -181,6 +181,7 @@ template <int N> struct run_scoring : scoring<N, false, 1> {
  * memory serves as extra registers: no other lane reads them, and a lane waits for its own copies alone. */
 template <int FORMAT, int D, bool ANY = false, int DEPTH = ring_stages(D, HOPPER)> struct lane_ring {
     static constexpr int PIECES = D / 8, STAGES = DEPTH, STAGE = PIECES * 512, WARP = STAGES * STAGE;
+    static constexpr int PIECE = FORMAT == CACHE_FP8 ? 8 : 16; /* bytes of eight numbers in the cache */
     uint32_t at;
     int width, first, pieces; /* ANY: numbers of a row; its first piece here, and how many there are from there on */
 
@@ -192,15 +193,16 @@ template <int FORMAT, int D, bool ANY = false, int DEPTH = ring_stages(D, HOPPER
         return at + stage * STAGE + piece * 512;
     }
 
-    __device__ __forceinline__ void bring(uint32_t to, const uint8_t *row, int i, int seen) const {
+    /* Copies the piece at `from`, its lane's i-th. */
+    __device__ __forceinline__ void bring(uint32_t to, const uint8_t *from, int i, int seen) const {
         if (ANY) {
             seen = seen && i < pieces;
-            i = seen ? i + first : 0;
+            from = seen ? from : from - PIECE * (i + first);
         }
         if (FORMAT == CACHE_FP8)
-            copy_8(to, row + 8 * i, seen);
+            copy_8(to, from, seen);
         else
-            copy_16(to, row + 16 * i, seen);
+            copy_16(to, from, seen);
     }
 
     __device__ __forceinline__ uint4 take(const uint8_t *row, int i, int seen) const {
@@ -261,22 +263,25 @@ template <int FORMAT, int D, bool ANY = false, int DEPTH = ring_stages(D, HOPPER
             fetch_pieces(k, v, stage, key, from, to);
     }
 
+    /* A lane's addresses differ from its first by constants. */
     __device__ __forceinline__ void fetch_pieces(const uint8_t *k, const uint8_t *v, int stage, int key, int from,
                                                  int to) const {
-        const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, bytes = row_bytes();
+        const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, bytes = row_bytes(), skip = ANY ? first : 0;
+        const uint8_t *const keys = k + (g * bytes + PIECE * (c + skip));
+        const uint8_t *const values = v + (2 * c * bytes + PIECE * (g + skip));
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int row = g + 8 * h, seen = key + row >= from && key + row < to;
+            const int row = key + g + 8 * h, seen = row >= from && row < to;
 #pragma unroll
             for (int m = 0; m < D / 32; m++)
-                bring(place(stage, h * (D / 32) + m), k + row * bytes, 4 * m + c, seen);
+                bring(place(stage, h * (D / 32) + m), keys + 8 * h * bytes + 4 * PIECE * m, 4 * m + c, seen);
         }
 #pragma unroll
         for (int h = 0; h < 4; h++) {
-            const int row = 2 * c + h % 2 + h / 2 * 8, seen = key + row >= from && key + row < to;
+            const int in = h % 2 + h / 2 * 8, row = key + 2 * c + in, seen = row >= from && row < to;
 #pragma unroll
             for (int q = 0; q < D / 64; q++)
-                bring(place(stage, D / 16 + h * (D / 64) + q), v + row * bytes, 8 * q + g, seen);
+                bring(place(stage, D / 16 + h * (D / 64) + q), values + in * bytes + 8 * PIECE * q, 8 * q + g, seen);
         }
     }
 };
@@ -319,6 +324,8 @@ static __device__ __forceinline__ void weigh(warp_state<D, N> &w, const RING &ri
         w.total[n][1] = h ? w.total[n][1] + p1 : w.total[n][1] * keep[1] + p1;
         b[h] = transposed(two_halves<cache_row<FORMAT>::HALF>(p0, p1));
     }
+    if (!__any_sync(0xFFFFFFFFu, keep[0] != 1 || keep[1] != 1)) /* most steps find no larger score */
+        return;
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
 #pragma unroll

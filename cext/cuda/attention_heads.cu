@@ -21,26 +21,49 @@ template <int FORMAT, int D, int KIND> struct heads_shape {
     static constexpr int WARP = ring::WARP;
 };
 
-/* MANY: the kernel is of several tokens. */
-template <int N, bool MANY> struct head_scores : scoring<N, true, 1> {};
+/* What a group's scores see. Of one token: positions of the past, [first, end). */
+template <int N, int KIND> struct head_scores : scoring<N, true, 1> {};
 
-/* Of several tokens: a head's token sees positions of its own. hole: positions of the past that this step writes, which are read as the step's
- * own keys. */
-template <int N> struct head_scores<N, true> : scoring<N, true, 1> {
-    int from[N][2], to[N][2], holes;
+/* Of one token among others: of these positions not the `holes` at `hole`, which this step writes and which are read as its own keys. */
+template <int N> struct head_scores<N, HEADS_MANY> : scoring<N, true, 1> {
+    int holes;
     const int *hole;
 
     __device__ __forceinline__ void hide(float (&s)[4], int n, int key, int first, int end) const {
+        if (key >= first && key + SPAN <= end && holes == 0)
+            return;
+        const int row = key + (int)threadIdx.x % 32 / 4;
+        scoring<N, true, 1>::hide(s, n, key, first, end);
+#pragma unroll 1
+        for (int j = 0; j < holes; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                if (row + 8 * h == hole[j])
+                    s[2 * h] = s[2 * h + 1] = -INFINITY;
+    }
+};
+
+/* Of a run: each token sees positions of its own, and all tokens those of a step in [clear, end). */
+template <int N> struct head_scores<N, HEADS_FEW> : scoring<N, true, 1> {
+    int from[N][2], to[N][2], clear, holes;
+    const int *hole;
+
+    __device__ __forceinline__ void hide(float (&s)[4], int n, int key, int first, int end) const {
+        if (key >= clear && key + SPAN <= end && holes == 0)
+            return;
         const int row = key + (int)threadIdx.x % 32 / 4;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = row + i / 2 * 8;
             if (at < max(first, from[n][i % 2]) || at >= min(end, to[n][i % 2]))
                 s[i] = -INFINITY;
-            for (int j = 0; j < holes; j++)
-                if (at == hole[j])
-                    s[i] = -INFINITY;
         }
+#pragma unroll 1
+        for (int j = 0; j < holes; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (row + i / 2 * 8 == hole[j])
+                    s[i] = -INFINITY;
     }
 };
 
@@ -91,12 +114,13 @@ static __device__ __forceinline__ void finish(const gpu_call &c, const shared_re
     __shared__ int last;
     uint32_t *count = (uint32_t *)c.counters + p.token * c.v[2].shape[1] + kv_head;
     const auto result = [&](int i) {
-        const int64_t row = (int64_t)(p.token + i / heads) * c.v[1].shape[1] + kv_head * heads + i % heads;
+        const int turn = turn_of(p, i, heads);
+        const int64_t row = (int64_t)(p.token + turn) * c.v[1].shape[1] + kv_head * heads + i - turn * heads;
         return (float *)c.scratch + row * p.most * (D + RESULT_HEAD); /* of the first split */
     };
     const auto write = [&](int i, int number, float4 sum, float most, float total) {
-        const int head = kv_head * heads + i % heads;
-        write_four(c, p.token + i / heads, head * D + number, times(sum, share_of(most, total, head_sink(c, head))));
+        const int turn = turn_of(p, i, heads), head = kv_head * heads + i - turn * heads;
+        write_four(c, p.token + turn, head * D + number, times(sum, share_of(most, total, head_sink(c, head))));
     };
     __syncthreads();
     merge_parts(
@@ -126,15 +150,17 @@ static __device__ __forceinline__ void finish(const gpu_call &c, const shared_re
 }
 
 /* What tokens see: of the past by position, of the step's own keys (`fresh`) by their rows. */
-template <int N, bool MANY>
-static __device__ __forceinline__ void set_sight(head_scores<N, MANY> &scores, const caches &x, const heads_past &p,
+template <int N, int KIND>
+static __device__ __forceinline__ void set_sight(head_scores<N, KIND> &scores, const caches &x, const heads_past &p,
                                                  int heads, bool fresh, const int *hole) {
-    if constexpr (MANY) {
+    if constexpr (KIND != HEADS_ONE)
         scores.hole = hole, scores.holes = p.holes && !fresh ? p.fresh - 1 : 0;
-        const int base = fresh ? p.first : 0;
+    if constexpr (KIND == HEADS_FEW) {
+        const int base = fresh ? p.first : 0, last = p.pos + p.count - 1;
+        scores.clear = fresh ? INT32_MAX : sight_of(x, last, last).from;
 #pragma unroll
         for (int i = 0; i < 2 * N; i++) {
-            const int token = (i / 2 * 8 + (int)threadIdx.x % 4 * 2 + i % 2) / heads, pos = p.pos + token;
+            const int token = turn_of(p, i / 2 * 8 + (int)threadIdx.x % 4 * 2 + i % 2, heads), pos = p.pos + token;
             const bool all = N == 1 && (p.holes || p.count == 1);
             scores.from[i / 2][i % 2] = all ? 0 : sight_of(x, pos, pos).from - base;
             scores.to[i / 2][i % 2] = all ? INT32_MAX : token < p.count ? pos + 1 - base : 0;
@@ -191,7 +217,6 @@ static __device__ __forceinline__ void heads_group(const gpu_call &c, const cach
                                                    const heads_room<FORMAT, D> &room, char *memory, int coming,
                                                    int32_t next, int bad, const int *hole) {
     typedef heads_shape<FORMAT, D, KIND> S;
-    constexpr bool MANY = KIND != HEADS_ONE;
     const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
     const int32_t *row = x.table + p.slot * x.table_stride;
     const typename S::ring ring = {shared_address(memory) + threadIdx.x / 32 * S::WARP + threadIdx.x % 32 * 16};
@@ -199,7 +224,7 @@ static __device__ __forceinline__ void heads_group(const gpu_call &c, const cach
     int key = p.begin + threadIdx.x / 32 * SPAN, stage = 0;
     warp_state<D, N> w;
     load_query<FORMAT, D, N>(room.q, p.count * heads, x.scale, w);
-    head_scores<N, MANY> scores;
+    head_scores<N, KIND> scores;
     scores.shape = shaping_by(a->cap, false);
     scores.begin(w);
     set_sight(scores, x, p, heads, false, hole);
@@ -252,10 +277,10 @@ template <int FORMAT, int D, int KIND> static __device__ __forceinline__ void he
     const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
     launch_next();
     const int now = rows_now(c, c.v[1]);
-    if (MANY && (int)blockIdx.y >= max(now, 1))
-        return;
     const caches x = caches_by(c, MANY ? blockIdx.x : blockIdx.y, a, a->chunk, 1);
     const heads_past p = past_of<KIND>(c, x);
+    if (MANY && (int)blockIdx.y >= max(now, 1)) /* its place may be any, and is not looked at */
+        return;
     if (MANY && now > 0 && (p.count == 0 || (p.good && p.split >= p.used)))
         return;
     if (!MANY && p.good && p.split >= p.used)

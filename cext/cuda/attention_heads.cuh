@@ -63,15 +63,25 @@ static __device__ __forceinline__ uint32_t other_tokens(const gpu_call &c, const
     return fresh_tokens(c, p, part) & ~own;
 }
 
-/* As find_fresh, of one token of up to WALKERS, whose keys have no rows. */
-static __device__ __forceinline__ void count_fresh(const gpu_call &c, heads_past &p) {
-    int far = -1;
+/* As find_fresh, of one token of up to WALKERS, whose keys have no rows. All slots and positions are asked for at once, and before it is known how
+ * many tokens the step has. */
+static __device__ __forceinline__ void count_fresh(const gpu_call &c, const caches &x, heads_past &p) {
+    constexpr int PARTS = WALKERS / 32;
+    const int now = rows_now(c, c.v[1]), lane = threadIdx.x % 32;
+    int slot[PARTS], pos[PARTS], far = -1;
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+        const int token = 32 * part + lane, there = token < c.v[1].shape[0];
+        slot[part] = there ? i32_at(&c.v[4], token) : -1;
+        pos[part] = there ? i32_at(&c.v[5], token) : -1;
+    }
+    p.from = sight_of(x, p.pos, p.pos).from;
     p.fresh = 0;
-    for (int part = 0; 32 * part < rows_now(c, c.v[1]); part++) {
-        const uint32_t seen = fresh_tokens(c, p, part);
-        p.fresh += __popc(seen);
-        if (seen >> threadIdx.x % 32 & 1)
-            far = max(far, p.pos - i32_at(&c.v[5], 32 * part + threadIdx.x % 32));
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+        const bool seen = 32 * part + lane < now && slot[part] == p.slot && pos[part] >= p.from && pos[part] <= p.pos;
+        p.fresh += __popc(__ballot_sync(~0u, seen));
+        far = seen ? max(far, p.pos - pos[part]) : far;
     }
     p.first = p.pos - __reduce_max_sync(~0u, far);
     p.holes = p.pos - p.first + 1 != p.fresh;
@@ -87,8 +97,7 @@ static __device__ __forceinline__ heads_past past_of(const gpu_call &c, const ca
     p.token = MANY ? blockIdx.y : 0, p.count = p.fresh = 1, p.split = MANY ? blockIdx.z : blockIdx.x;
     p.slot = i32_at(&c.v[4], p.token), p.pos = p.first = i32_at(&c.v[5], p.token);
     if constexpr (KIND == HEADS_MANY) {
-        p.from = sight_of(x, p.pos, p.pos).from;
-        count_fresh(c, p);
+        count_fresh(c, x, p);
     } else if constexpr (MANY) {
         const token_run run = run_of(c, x, p.token);
         heads_past all = p;
@@ -107,10 +116,19 @@ static __device__ __forceinline__ heads_past past_of(const gpu_call &c, const ca
     p.most = MANY ? gridDim.z : gridDim.x;
     if (p.count > 1) /* a run's results are many, and one group merges them */
         p.most = (p.most + 1) / 2;
-    const int chunk = max(((all + p.most - 1) / p.most + UNIT - 1) / UNIT * UNIT, (int)HEADS_CHUNK);
-    p.used = max((all + chunk - 1) / chunk, 1);
+    int chunk = HEADS_CHUNK;
+    p.used = 1;
+    if (all > chunk) {
+        chunk = max(((all + p.most - 1) / p.most + UNIT - 1) / UNIT * UNIT, chunk);
+        p.used = (all + chunk - 1) / chunk;
+    }
     p.begin = start + p.split * chunk, p.end = min(p.begin + chunk, p.first);
     return p;
+}
+
+/* Of the group's i-th query, which of its tokens has it. */
+static __device__ __forceinline__ int turn_of(const heads_past &p, int i, int heads) {
+    return p.count > 1 ? i / heads : 0;
 }
 
 /* 16 keys and their values, from position `key` on, of which those in [from, to) count. */
@@ -124,7 +142,7 @@ static __device__ __forceinline__ void meet(warp_state<D, N> &w, const ROWS &key
     add_values<FORMAT, D, N>(w, values, stage, b);
 }
 
-/* A lane's numbers of a head before RoPE, each 32nd, with the cosines and sines of their pairs. */
+/* A lane's numbers of a head before RoPE, D / 32 in a row, with the cosines and sines of their pairs. */
 template <int D> struct head_row {
     float x[D / 32], cosine[D / 32], sine[D / 32];
 };
@@ -134,66 +152,104 @@ struct head_place {
     int part, token, head;
 };
 
+/* Loads N numbers, 2 or 4, from a multiple of as many on. */
+template <int N> static __device__ __forceinline__ void load_numbers(float (&x)[N], const float *from) {
+    if constexpr (N == 4) {
+        const float4 y = *(const float4 *)from;
+        x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+    } else {
+        const float2 y = *(const float2 *)from;
+        x[0] = y.x, x[1] = y.y;
+    }
+}
+
+template <int N> static __device__ __forceinline__ void store_numbers(float *to, const float (&x)[N]) {
+    if constexpr (N == 4)
+        *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]);
+    else
+        *(float2 *)to = make_float2(x[0], x[1]);
+}
+
 template <int D> static __device__ __forceinline__ head_row<D> load_row(const gpu_call &c, const head_place &h) {
+    constexpr int N = D / 32;
     const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
-    const int n_rot = h.part < 2 ? c.v[7].shape[1] : 0, half = n_rot / 2, lane = threadIdx.x % 32;
-    const float *from = ROW(const float, c.v + (h.part ? 7 + h.part : 1), h.token) + h.head * D,
-                *table = ROW(const float, c.v + 7, h.token);
+    const int n_rot = h.part < 2 ? c.v[7].shape[1] : 0, half = n_rot / 2, at = N * ((int)threadIdx.x % 32);
+    const float *table = ROW(const float, c.v + 7, h.token);
     head_row<D> r;
+    load_numbers(r.x, ROW(const float, c.v + (h.part ? 7 + h.part : 1), h.token) + h.head * D + at);
+    if (at >= n_rot) { /* not rotated */
+    } else if (a->style == HAL_ROPE_HALVES) {
+        load_numbers(r.cosine, table + (at < half ? at : at - half));
+        load_numbers(r.sine, table + (at < half ? half + at : at));
+    } else {
 #pragma unroll
-    for (int i = 0; i < D / 32; i++) {
-        const int at = lane + 32 * i, pair = a->style == HAL_ROPE_HALVES ? (at < half ? at : at - half) : at / 2;
-        r.x[i] = from[at];
-        r.cosine[i] = at < n_rot ? table[pair] : 1.0f, r.sine[i] = at < n_rot ? table[half + pair] : 0.0f;
+        for (int i = 0; i < N; i += 2) {
+            r.cosine[i] = r.cosine[i + 1] = table[(at + i) / 2];
+            r.sine[i] = r.sine[i + 1] = table[half + (at + i) / 2];
+        }
     }
     return r;
 }
 
-/* Finishes a head: adds its bias or takes its norm, then RoPE; to: where the warp leaves it in shared memory. */
+/* Finishes a head: adds its bias or takes its norm, then RoPE. A rotated number's other one is in another lane where halves are rotated, and
+ * beside it otherwise. */
 template <int D>
-static __device__ __forceinline__ void finish_row(const gpu_call &c, const head_place &h, head_row<D> r, float *to) {
+static __device__ __forceinline__ void finish_row(const gpu_call &c, const head_place &h, head_row<D> &r) {
+    constexpr int N = D / 32;
     const arg_rope_qkv_attention *a = (const arg_rope_qkv_attention *)c.arg;
-    const int n_rot = h.part < 2 ? c.v[7].shape[1] : 0, half = n_rot / 2, lane = threadIdx.x % 32;
-    const bool halves = a->style == HAL_ROPE_HALVES;
+    const int n_rot = h.part < 2 ? c.v[7].shape[1] : 0, half = n_rot / 2, lane = threadIdx.x % 32, at = N * lane;
     if (a->biases) {
-        const float *bias = (const float *)c.v[10 + h.part].data + h.head * D;
+        float bias[N];
+        load_numbers(bias, (const float *)c.v[10 + h.part].data + h.head * D + at);
 #pragma unroll
-        for (int i = 0; i < D / 32; i++)
-            r.x[i] += bias[lane + 32 * i];
+        for (int i = 0; i < N; i++)
+            r.x[i] += bias[i];
     }
     if (a->norms && h.part < 2) {
-        const float *norm = (const float *)c.v[10 + h.part].data;
-        float sum = 0;
+        float norm[N], sum = 0;
+        load_numbers(norm, (const float *)c.v[10 + h.part].data + at);
 #pragma unroll
-        for (int i = 0; i < D / 32; i++)
+        for (int i = 0; i < N; i++)
             sum += r.x[i] * r.x[i];
 #pragma unroll
         for (int o = 16; o > 0; o /= 2)
             sum += __shfl_xor_sync(0xFFFFFFFFu, sum, o);
         sum = sqrtf(sum / (float)D + a->eps);
 #pragma unroll
-        for (int i = 0; i < D / 32; i++)
-            r.x[i] = r.x[i] / sum * norm[lane + 32 * i];
+        for (int i = 0; i < N; i++)
+            r.x[i] = r.x[i] / sum * norm[i];
     }
-    float other[D / 32] = {};
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < D / 32; i++)
-        to[lane + 32 * i] = r.x[i];
-    __syncwarp();
     if (n_rot == 0)
         return;
+    const bool halves = a->style == HAL_ROPE_HALVES, low = at < half;
+    float other[N];
 #pragma unroll
-    for (int i = 0; i < D / 32; i++) {
-        const int at = lane + 32 * i, low = halves ? at < half : at % 2 == 0, apart = halves ? half : 1;
-        if (at < n_rot)
-            other[i] = low ? -to[at + apart] : to[at - apart];
+    for (int i = 0; i < N; i++) {
+        const float far = __shfl_sync(0xFFFFFFFFu, r.x[i], low ? lane + half / N : lane - half / N),
+                    near = i % 2 ? r.x[i - 1] : -r.x[i + 1];
+        other[i] = halves ? low ? -far : far : near;
     }
-    __syncwarp();
+    if (at < n_rot)
 #pragma unroll
-    for (int i = 0; i < D / 32; i++)
-        to[lane + 32 * i] = r.x[i] * r.cosine[i] + other[i] * r.sine[i];
-    __syncwarp();
+        for (int i = 0; i < N; i++)
+            r.x[i] = r.x[i] * r.cosine[i] + other[i] * r.sine[i];
+}
+
+/* Writes a head in the cache's format; `own`: room of the warp's for a head. */
+template <int FORMAT, int D>
+static __device__ __forceinline__ void store_row(const head_row<D> &r, char *to, float *own) {
+    constexpr int N = D / 32;
+    const int lane = threadIdx.x % 32;
+    if constexpr (FORMAT == CACHE_Q8_0 || FORMAT == CACHE_Q4_0) {
+        __syncwarp();
+        store_numbers(own + N * lane, r.x);
+        __syncwarp();
+        code_row<FORMAT, D>(to, lane, [&](int at) { return own[at]; });
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            code_row<FORMAT, D>(to, N * lane + i, [&](int) { return r.x[i]; });
+    }
 }
 
 /* Where a group's shared memory holds what it prepares. */
@@ -212,7 +268,7 @@ static __device__ __forceinline__ void prepare(const gpu_call &c, const heads_pa
     const auto place = [&](int i) -> head_place {
         const int key = i - queries, token = token_of(key < fresh ? key : key - fresh);
         if (key < 0)
-            return {0, p.token + i / heads, kv_head * heads + i % heads};
+            return {0, p.token + turn_of(p, i, heads), kv_head * heads + i - turn_of(p, i, heads) * heads};
         return {key < fresh ? 1 : 2, token, kv_head};
     };
     int i = threadIdx.x / 32;
@@ -222,16 +278,16 @@ static __device__ __forceinline__ void prepare(const gpu_call &c, const heads_pa
         next = place(i), coming = load_row<D>(c, next);
     for (; i < all; i += TEAM) {
         const head_place h = next;
-        const head_row<D> r = coming;
+        head_row<D> r = coming;
         if (i + TEAM < all)
             next = place(i + TEAM), coming = load_row<D>(c, next);
-        finish_row<D>(c, h, r, h.part ? room.own : room.q + i * D);
-        if (h.part) {
-            const int row = i - queries - (h.part == 1 ? 0 : fresh);
-            char *to = (h.part == 1 ? room.keys : room.values) + row * BYTES;
-            for (int k = lane; k < D; k += 32)
-                code_row<FORMAT, D>(to, k, [&](int at) { return room.own[at]; });
-        }
+        finish_row<D>(c, h, r);
+        if (h.part)
+            store_row<FORMAT, D>(
+                r, (h.part == 1 ? room.keys : room.values) + (i - queries - (h.part == 1 ? 0 : fresh)) * BYTES,
+                room.own);
+        else
+            store_numbers(room.q + i * D + D / 32 * lane, r.x);
     }
 }
 

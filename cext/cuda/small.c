@@ -134,8 +134,12 @@ static const char *check_heads(const gpu_call *c, const gpu_traits *t, int32_t d
         return "scale must be above 0";
     if (q->shape[0] * k->shape[1] > COUNTERS || q->shape[1] / k->shape[1] > HEADS_MOST)
         return "a KV head may have 8 heads at most";
-    if (!whole(q) || !whole(c->v + 8) || !whole(c->v + 9) || !whole(k) || !whole(v))
-        return "rows must begin at whole words";
+    if (!whole(q) || !whole(c->v + 7) || !whole(c->v + 8) || !whole(c->v + 9) || !whole(k) || !whole(v) ||
+        c->v[7].shape[1] % 8)
+        return "rows must begin at whole groups of four numbers, of which eight, sixteen ... are rotated";
+    for (int i = 0; i < 3 * a.biases + 2 * a.norms; i++)
+        if (c->v[10 + i].data % 16)
+            return "biases and norms must begin at whole groups of four numbers";
     return heads_shared(d, q->shape[1] / k->shape[1], kind, t->arch == HOPPER_ARCH) + SPLIT_STATIC <= t->shared
                ? NULL
                : "too little shared memory";

@@ -180,7 +180,10 @@ def test_attention_with_its_heads_equals_its_parts(cuda: Device, kind: str, form
     shapes = ((0, 0, (4, 2, 64)), (5, 0, (8, 1, 128)), (300, 17, (8, 2, 64)), (2000, 0, (6, 3, 128)))
     more: tuple[dict[str, Any], ...] = ({}, {"cap": 5.0}, {"chunk": 128}, {"cap": 30.0, "chunk": 1500})
     for (past, window, heads), extreme, style, seen in itertools.product(shapes, (False, True), (0, 1), more):
-        one = fused_cases.qkv(rng, format, 1, heads, kind=kind, past=past, extreme=extreme, style=style)
+        rotated = 32 if "chunk" in seen else heads[2]
+        one = fused_cases.qkv(
+            rng, format, 1, heads, kind=kind, past=past, extreme=extreme, style=style, n_rot=rotated
+        )
         args = {**one.args, "scale": heads[2] ** -0.5, "window": window, **seen}
         sinks = (f32(rng, heads[0], scale=4),) if style else ()
         shape = (1, heads[0] * heads[2])
@@ -263,7 +266,9 @@ def test_attention_of_several_tokens_with_their_heads_equals_its_parts(
         ("plain", "biases", "norms"), ((4, 2, 64), (8, 1, 128), (6, 3, 128))
     ):
         for style, seen in enumerate(more):
-            one = fused_cases.qkv(rng, format, len(places), heads, kind=kind, style=style % 2, places=places)
+            rotated = heads[2] if style < 2 else 16 * style
+            how = {"kind": kind, "style": style % 2, "places": places, "n_rot": rotated}
+            one = fused_cases.qkv(rng, format, len(places), heads, **how)
             args = {**one.args, "scale": heads[2] ** -0.5, "window": 0, **seen}
             sinks = (f32(rng, heads[0], scale=4),) if style == 1 else ()
             shape = (len(places), heads[0] * heads[2])
