@@ -50,17 +50,13 @@ static __device__ __forceinline__ int row_of_token(const heads_past &p) {
     return __shfl_sync(~0u, p.row, p.token);
 }
 
-/* Of a step of up to WALKERS tokens: which of the 32 from 32 * part on have keys that the past's one token sees. Called by whole warps. */
-static __device__ __forceinline__ uint32_t fresh_tokens(const gpu_call &c, const heads_past &p, int part) {
-    const int token = 32 * part + threadIdx.x % 32, here = token < rows_now(c, c.v[1]);
-    const int slot = here ? i32_at(&c.v[4], token) : -1, pos = here ? i32_at(&c.v[5], token) : -1;
-    return __ballot_sync(~0u, here && slot == p.slot && pos >= p.from && pos <= p.pos);
-}
-
-/* The same without the past's own token. */
+/* Of a step of up to WALKERS tokens: which of the 32 from 32 * part on have keys that the past's one token sees beside its own. Called by whole
+ * warps. */
 static __device__ __forceinline__ uint32_t other_tokens(const gpu_call &c, const heads_past &p, int part) {
     const uint32_t own = p.token / 32 == part ? 1u << p.token % 32 : 0;
-    return fresh_tokens(c, p, part) & ~own;
+    const int token = 32 * part + threadIdx.x % 32, here = token < rows_now(c, c.v[1]);
+    const int slot = here ? i32_at(&c.v[4], token) : -1, pos = here ? i32_at(&c.v[5], token) : -1;
+    return __ballot_sync(~0u, here && slot == p.slot && pos >= p.from && pos <= p.pos) & ~own;
 }
 
 /* As find_fresh, of one token of up to WALKERS, whose keys have no rows. All slots and positions are asked for at once, and before it is known how
@@ -151,24 +147,6 @@ template <int D> struct head_row {
 struct head_place {
     int part, token, head;
 };
-
-/* Loads N numbers, 2 or 4, from a multiple of as many on. */
-template <int N> static __device__ __forceinline__ void load_numbers(float (&x)[N], const float *from) {
-    if constexpr (N == 4) {
-        const float4 y = *(const float4 *)from;
-        x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
-    } else {
-        const float2 y = *(const float2 *)from;
-        x[0] = y.x, x[1] = y.y;
-    }
-}
-
-template <int N> static __device__ __forceinline__ void store_numbers(float *to, const float (&x)[N]) {
-    if constexpr (N == 4)
-        *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]);
-    else
-        *(float2 *)to = make_float2(x[0], x[1]);
-}
 
 template <int D> static __device__ __forceinline__ head_row<D> load_row(const gpu_call &c, const head_place &h) {
     constexpr int N = D / 32;

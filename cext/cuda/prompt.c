@@ -369,21 +369,12 @@ static void grid_attention_wide(const gpu_call *c, const gpu_traits *t, gpu_grid
                  (uint64_t)wide_shared(n->wide, parts_of(n), t->arch == HOPPER_ARCH));
 }
 
-static const char *check_joined(const gpu_call *c, int most, const attention_kind *n) {
+/* Of kernels for up to `most` tokens, whose splits the last group joins. */
+static const char *check_joined(const gpu_call *c, const gpu_traits *t, const attention_kind *n, int most) {
     int64_t kv = c->v[2].shape[1];
-    return c->v[1].shape[0] > most || !last_joins(c->v[1].shape[0], kv * parts(c->v[1].shape[1] / kv, n->group))
-               ? "it is made for fewer tokens and parts of heads"
-               : NULL;
-}
-
-static const char *check_few(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
-    const char *fault = check_joined(c, FEW, n);
-    return fault ? fault : check_heads(c, t, n, 0);
-}
-
-static const char *check_some(const gpu_call *c, const gpu_traits *t, const attention_kind *n) {
-    const char *fault = check_joined(c, WALKERS, n);
-    return fault ? fault : check_heads(c, t, n, 1);
+    if (c->v[1].shape[0] > most || !last_joins(c->v[1].shape[0], kv * parts(c->v[1].shape[1] / kv, n->group)))
+        return "it is made for fewer tokens and parts of heads";
+    return check_heads(c, t, n, most > FEW);
 }
 
 int cuda_hands_plain(const gpu_call *c) {
@@ -398,7 +389,7 @@ int cuda_hands_plain(const gpu_call *c) {
         return check_heads(c, t, &kind_##name, 1);                                                                     \
     }                                                                                                                  \
     static const char *some_##name(const gpu_call *c, const gpu_traits *t) {                                           \
-        return check_some(c, t, &kind_##name);                                                                         \
+        return check_joined(c, t, &kind_##name, WALKERS);                                                              \
     }                                                                                                                  \
     static void grid_split_##name(const gpu_call *c, const gpu_traits *t, gpu_grid *g) {                               \
         grid_split(c, t, g, &kind_##name);                                                                             \
@@ -409,7 +400,7 @@ int cuda_hands_plain(const gpu_call *c) {
 #define HEADS(name, ...)                                                                                               \
     MANY_HEADS(name, __VA_ARGS__)                                                                                      \
     static const char *few_##name(const gpu_call *c, const gpu_traits *t) {                                            \
-        return check_few(c, t, &kind_##name);                                                                          \
+        return check_joined(c, t, &kind_##name, FEW);                                                                  \
     }
 HEADS(64_8, 64, 64, 64, 8)
 HEADS(64_16, 64, 64, 64, 16)

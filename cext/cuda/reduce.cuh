@@ -20,6 +20,7 @@
 
 #include "group_call.h"
 #include "half.h"
+#include "words.h"
 
 enum { WIRE_F32 = 0, WIRE_BF16 = 1 };
 
@@ -164,13 +165,7 @@ template <int WIRE> struct numbers {
 
     __device__ __forceinline__ numbers(void) {}
     __device__ __forceinline__ explicit numbers(const float *at) {
-        if constexpr (WIRE == WIRE_F32) {
-            const float2 v = *(const float2 *)at;
-            x[0] = v.x, x[1] = v.y;
-        } else {
-            const float4 v = *(const float4 *)at;
-            x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-        }
+        load_numbers(x, at);
     }
     __device__ __forceinline__ explicit numbers(payload p) {
         if constexpr (WIRE == WIRE_F32) {
@@ -191,10 +186,7 @@ template <int WIRE> struct numbers {
             x[i] += other.x[i];
     }
     __device__ __forceinline__ void store(float *at) const {
-        if constexpr (WIRE == WIRE_F32)
-            *(float2 *)at = make_float2(x[0], x[1]);
-        else
-            *(float4 *)at = make_float4(x[0], x[1], x[2], x[3]);
+        store_numbers(at, x);
     }
 };
 

@@ -1,4 +1,4 @@
-/* words.h: small PTX wrappers that CUDA kernels share. A barrier that counts bytes needs sm_90 or newer,
+/* words.h: small PTX wrappers, loads and stores that CUDA kernels share. A barrier that counts bytes needs sm_90 or newer,
  * one that counts arrivals sm_80. */
 #ifndef SATCHEL_CUDA_WORDS_H
 #define SATCHEL_CUDA_WORDS_H
@@ -18,6 +18,24 @@ static __device__ __forceinline__ uint32_t word_of(const uint4 &x, int i) {
 static __device__ __forceinline__ void store_16(uint32_t to, uint4 x) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                  : "memory");
+}
+
+/* Loads, or stores, N numbers, 2 or 4, at an address of a multiple of as many. */
+template <int N> static __device__ __forceinline__ void load_numbers(float (&x)[N], const float *from) {
+    if constexpr (N == 4) {
+        const float4 y = *(const float4 *)from;
+        x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+    } else {
+        const float2 y = *(const float2 *)from;
+        x[0] = y.x, x[1] = y.y;
+    }
+}
+
+template <int N> static __device__ __forceinline__ void store_numbers(float *to, const float (&x)[N]) {
+    if constexpr (N == 4)
+        *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]);
+    else
+        *(float2 *)to = make_float2(x[0], x[1]);
 }
 
 /* Bytes of the launch's dynamic shared memory, from which follows how it is divided. */
